@@ -8,8 +8,8 @@ from pathlib import Path
 from moescale.cli.options import JSON, command
 from moescale.cli.output import HeldBack, answer, warn
 from moescale.errors import located
-from moescale.options.fields import at_option
-from moescale.options.law import PaperLaw
+from moescale.options.fields import at_option, text
+from moescale.options.law import LAW, PAPER_LAW, ChosenLaw
 from moescale.options.reproduction import TODAY, ReproductionOptions
 
 
@@ -20,7 +20,7 @@ from moescale.options.reproduction import TODAY, ReproductionOptions
     "moescale reproduce --figure 4",
     top="server summary figure folder law convention moe_execution prompt output max_num_seqs",
 )
-def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: bool = JSON) -> None:
+def reproduce(wanted: ReproductionOptions, law: str = text(LAW, default=PAPER_LAW), json_: bool = JSON) -> None:
     """Recompute every claim of the paper: its value, ours with an interval, and whether it holds."""
     from moescale.models.family import with_convention
     from moescale.reproduction.evaluate import reproduce as evaluate
@@ -29,7 +29,7 @@ def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: bool = JSON) ->
     from moescale.reproduction.tables import show_outcomes, show_score
     from moescale.reproduction.world import of_the_papers_models, world_of
 
-    chosen, folder = law.find_law(), wanted.folder
+    chosen, folder = ChosenLaw(law=law).find_law(), wanted.folder
     if wanted.convention is not None:
         with at_option("--convention"):
             chosen = replace(chosen, family=with_convention(chosen.family, wanted.convention))

@@ -152,18 +152,17 @@ class LoadOptions(Group):
         """InputError where a load goes with none of the other options."""
         from moescale.latency.engines import engine_of_latency
 
-        asked = {"burst": self.burst, "concurrency": self.concurrency, "request-rate": self.request_rate}
-        stated = [name for name, value in asked.items() if value is not None]
-        if self.percentile is not None and ((self.request_rate or self.concurrency) is None or self.burst is not None):
+        rated = self.request_rate or self.concurrency
+        if self.percentile is not None and (rated is None or self.burst is not None):
             next_step = "add one, without --burst, or leave this out"
             raise InputError("goes with --request-rate or --concurrency", where="--percentile", next_step=next_step)
         if self.request_rate is not None and self.burst is None and (serving.replicas or 1) > 1:
             what = "finds the number of replicas by itself"
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
-        if serving.utilization != 1.0 and (self.request_rate or self.concurrency or self.burst) is not None:
+        if serving.utilization != 1.0 and (rated or self.burst) is not None:
             what = "is a share of full servers; a rate of requests, clients or a burst say themselves what is used"
             raise InputError(what, where="--utilization", next_step="leave it out")
         mixes = (serving.scheduling or engine_of_latency(serving.latency).scheduling) == "chunked"
-        if serving.max_num_batched_tokens is not None and not (mixes or stated):
+        if serving.max_num_batched_tokens is not None and not (mixes or rated or self.burst):
             what = "applies to chunked scheduling, closed loops and simulated runs only"
             raise InputError(what, where="--max-num-batched-tokens", next_step="add --scheduling chunked")

@@ -137,13 +137,11 @@ class Group:
                 raise BoundError(f"must be {kind.words}, not {bad:g}", where=name)
 
 
-def quantity(help: str, least: float | Bound = 1.0, most: float = MOST, *, default: Any = None, **kind: Any) -> Any:
+def quantity(
+    help: str, least: float | Bound = 1.0, most: float = MOST, *, default: Any = None, whole: bool = False, **kind: Any
+) -> Any:
     """A field that is a number within a named range or two ends; `default=MISSING` where it must be stated."""
-    bound = (
-        least
-        if isinstance(least, Bound)
-        else Bound(least, most, whole=kind.pop("whole", False), unit=kind.pop("unit", ""))
-    )
+    bound = least if isinstance(least, Bound) else Bound(least, most, whole=whole, unit=kind.pop("unit", ""))
     return _field(within(bound, help, **kind), default)
 
 

@@ -43,13 +43,6 @@ class ChosenLaw(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperLaw(ChosenLaw):
-    """A law that the paper's claims are judged by: its own, unless another is named."""
-
-    law: str = text(LAW, default=PAPER_LAW)
-
-
-@dataclass(frozen=True, kw_only=True)
 class InputOptions(Group):
     """What laws take beyond size, tokens and experts."""
 

@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from moescale import bounds
 from moescale.errors import InfeasibleError, InputError, MoescaleError, located, unknown_name
@@ -17,7 +17,7 @@ from moescale.units import expert_model
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
     from moescale.planning.allocation import Budget
-    from moescale.planning.question import KnownModel, Objective, Question
+    from moescale.planning.question import KnownModel, Question
     from moescale.planning.training_price import TrainingPrice
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 MOST_COUNTS = 256  # expert counts of one plan
 COUNTS = within(bounds.COUNT)
 SCORE = within(bounds.SHARE)  # a share of right answers
+# What a question has by the option's own name.
+SAME = (
+    *("max_usd_per_mtok", "max_total_usd", "max_active_params", "max_total_params"),
+    *("lifetime_tokens", "confidence", "vocab_size", "disaggregated"),
+)
 MODELS, LIFE = "Models to consider", "Training price and lifetime"
 bounded, of_life = partial(quantity, panel="Bounds"), partial(quantity, panel=LIFE)
 considered = partial(text, panel=MODELS, metavar="LIST")
@@ -188,32 +193,39 @@ class BoundOptions(TrainingOptions):
         few = FEW_EPOCHS * (details.unique_tokens or math.inf)
         if few < tokens and (self.max_tokens, self.lifetime_tokens) == (None, None):
             tokens, epochs = few, FEW_EPOCHS
-        objectives = {name: name for name in get_args(Objective)}
-        if self.objective is not None and self.objective not in objectives:
-            raise unknown_name("objective", self.objective, objectives, where="--objective")
-        experts = self.expert_counts(law)
+        objective: Any = self.objective
+        sizes = (self.max_active_params, self.max_total_params)
+        aims = (self.match, self.match_experts, self.target, self.max_loss, self.max_usd_per_mtok, self.lifetime_tokens)
+        if objective is None and sizes != (None, None) and aims == (None,) * len(aims):
+            objective = "loss"  # where a size is bounded and nothing else says what is looked for
+        elif objective is not None and objective not in get_args(Objective):
+            raise unknown_name("objective", objective, get_args(Objective), where="--objective")
+        experts, base_experts = self.expert_counts(law), self._base_experts(law)
 
-        def budget(training: TrainingPrice) -> Budget:
-            _, most = self._most_flops(training, base, law)
-            flops, bought = self._flops(training, most), ()
-            if self.lifetime_tokens is None:
-                bought = training.flops_by_experts(*self._limits, most)
-            return Budget(flops, tokens, details.inputs(), bought, epochs)
+        def bought(training: TrainingPrice) -> tuple[str | None, float | None, Budget]:
+            whose, most = self._most_flops(training, base, law)
+            if self._limits[0] is not None and self.train_gpus is None:
+                where = "--days" if self.days else "--max-days"
+                raise InputError("needs a number of GPUs", where=where, next_step="give --train-gpus as well")
+            each = training.flops_by_experts(*self._limits, most) if self.lifetime_tokens is None else ()
+            flops = training.flops_bought(*self._limits, most)
+            return whose, most, Budget(flops, tokens, details.inputs(), each, epochs)
 
         training = self.training_price(deployment, launch)
-        bought = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)
-        first = budget(training)
-        if training.timed and bought != (None,) * len(bought):
-            training = self._by_parts(training, law, first, (*experts, self._base_experts(law)))
-        asked, (budget_of, most_flops) = budget(training), self._most_flops(training, base, law)
+        limits = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)
+        _, _, first = bought(training)
+        if training.timed and limits != (None,) * len(limits):
+            training = self._by_parts(training, law, first, (*experts, base_experts))
+        budget_of, most_flops, asked = bought(training)
         if self.against is not None:
             against = tuple(published_model(name, "--against") for name in listed("--against", self.against))
         else:
             against = nearest_published(asked.flops) if law.form.of_sources else ()
+        same: dict[str, Any] = {name: getattr(self, name) for name in SAME}
         return Question(
             budget=asked,
             experts=experts,
-            match_experts=self._base_experts(law),
+            match_experts=base_experts,
             base=base,
             base_flops=self._base_flops(training, law, first) if asked.by_experts else None,
             budget_of=budget_of,
@@ -221,36 +233,20 @@ class BoundOptions(TrainingOptions):
             against=against,
             against_stated=self.against is not None,
             max_loss=loss if self.max_loss is None else None if self._of_loss else self.max_loss,
-            max_usd_per_mtok=self.max_usd_per_mtok,
-            lifetime_tokens=self.lifetime_tokens,
             training=training,
             train_gpus=None if self.train_gpus is None else float(self.train_gpus),
             max_days=self._limits[0],
             max_training_usd=self.budget_usd,
             max_flops=most_flops,
-            max_total_usd=self.max_total_usd,
             kv_heads=self._kv_heads_of(base, law) if kv_heads is None else kv_heads,
-            vocab_size=self.vocab_size,
-            disaggregated=self.disaggregated,
             draws=self.bootstrap,
             convention=details.convention,
-            objective=self._implied() if self.objective is None else objectives[self.objective],
-            confidence=self.confidence,
-            max_active_params=self.max_active_params,
-            max_total_params=self.max_total_params,
+            objective=objective,
+            **same,
         )
 
-    def _implied(self) -> Objective | None:
-        """The lowest loss, where a size is bounded and nothing else says what is looked for."""
-        sizes = (self.max_active_params, self.max_total_params)
-        aims = (self.match, self.match_experts, self.target, self.max_loss, self.max_usd_per_mtok, self.lifetime_tokens)
-        return "loss" if sizes != (None, None) and aims == (None,) * len(aims) else None
-
     def _by_parts(self, training: TrainingPrice, law: Law, budget: Budget, experts: tuple[float, ...]) -> TrainingPrice:
-        """The price with the MFU of each expert count from the parts of a training step; days and dollars buy at the base's.
-
-        As stated where no split holds a model, and for a law that a plan refuses anyway.
-        """
+        """The price with the MFU of each expert count, at the base's: as stated where no split holds a model, and for a law that a plan refuses."""
         from moescale.planning.training_price import by_parts
 
         try:
@@ -290,7 +286,7 @@ class BoundOptions(TrainingOptions):
         return KnownModel(name=name, architecture=shape.architecture(), tokens=tokens)
 
     def _kv_heads_of(self, base: KnownModel | None, law: Law) -> float | None:
-        """Those of the published model that --match names, else one cache would be set against another; None: the law's."""
+        """Those of the model that --match names, else one cache would be set against another; None: the law's."""
         if base is None or self.target is not None or law.family.kv_lora_rank or base.architecture.kv_lora_rank:
             return None
         heads, cached = (float(n) for n in (base.architecture.n_heads, base.architecture.n_kv_heads))
@@ -310,36 +306,27 @@ class BoundOptions(TrainingOptions):
         days = [days for days in (self.days, self.max_days) if days is not None]
         return min(days, default=None), self.train_gpus, self.budget_usd
 
-    def _flops(self, training: TrainingPrice, most: float | None) -> float:
-        """The FLOPs that time or dollars buy, `most` of them; InputError for none or two budgets."""
+    def _most_flops(
+        self, training: TrainingPrice, base: KnownModel | None, law: Law
+    ) -> tuple[str | None, float | None]:
+        """The most FLOPs of training, and whose they are where no budget is stated; InputError for none or two budgets."""
+        from moescale.planning.total_cost import flops_optimal
+
         stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}
         given = [name for name, value in stated.items() if value is not None]
-        if len(given) > 1 or (not given and most is None):
+        if len(given) == 1:
+            return None, self.budget
+        if not given and self.max_total_usd:
+            return "the total dollars", self.max_total_usd / training.usd_per_flop
+        if not given and base is not None:
+            return base.name, base.training_flops
+        if given or not self._of_loss or self.max_loss is None:
             what = f"{' and '.join(given)} state a budget each" if given else "no budget"
             for_life = "" if self.lifetime_tokens is None else ", --max-total-usd X or --max-loss X"
             ways = "--budget FLOPS, --train-gpus N --days X, --budget-usd X, --match MODEL for its FLOPs"
             raise InputError(what, where="--budget", next_step=f"give one of {ways}{for_life}")
-        if self._limits[0] is not None and self.train_gpus is None:
-            where = "--days" if self.days else "--max-days"
-            raise InputError("needs a number of GPUs", where=where, next_step="give --train-gpus as well")
-        return training.flops_bought(*self._limits, most)
-
-    def _most_flops(
-        self, training: TrainingPrice, base: KnownModel | None, law: Law
-    ) -> tuple[str | None, float | None]:
-        """The most FLOPs of training, and whose they are where no budget is stated; None for what neither says."""
-        from moescale.planning.total_cost import flops_optimal
-
-        if (self.budget, self.days, self.budget_usd) != (None, None, None):
-            return None, self.budget
-        if self.max_total_usd:
-            return "the total dollars", self.max_total_usd / training.usd_per_flop
-        if base is not None:
-            return base.name, base.training_flops
-        if not self._of_loss or self.max_loss is None:
-            return None, None
-        model = expert_model(self._base_experts(law))
-        found = float(flops_optimal(law, self._base_experts(law), self.max_loss, 0.0).training_flops[0])
+        experts = self._base_experts(law)
+        found, model = float(flops_optimal(law, experts, self.max_loss, 0.0).training_flops[0]), expert_model(experts)
         if not math.isfinite(found):
             what = f"no {model} has a loss of {self.max_loss:g} by {law.name}"
             raise InfeasibleError(what, where="--max-loss", next_step="give a higher loss, or --budget FLOPS")

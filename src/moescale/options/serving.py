@@ -113,7 +113,6 @@ class ServingOptions(Group):
     def deployment(
         self,
         *,
-        gpu: Gpu | None = None,
         weights: Precision | None = None,
         usd_per_gpu_hour: float | None = None,
         usual_tpot_s: float | None = None,
@@ -128,7 +127,7 @@ class ServingOptions(Group):
         from moescale.latency.engines import engine_of_latency, find_host
         from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
 
-        card, traffic = gpu or self.find_gpu(), self.traffic(remark)
+        gpu, traffic = self.find_gpu(), self.traffic(remark)
         price = usd_per_gpu_hour or self.stated_price()
         with located("--weights"):
             weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
@@ -144,8 +143,8 @@ class ServingOptions(Group):
         with located("--host"):
             host = find_host(self.host or ("asynchronous" if engine.asynchronous else "none"))
         deployment = Deployment(
-            gpu=card,
-            usd_per_gpu_hour=catalogue_price(card) if price is None else price,
+            gpu=gpu,
+            usd_per_gpu_hour=catalogue_price(gpu) if price is None else price,
             prompt_tokens=traffic.prompt_tokens,
             output_tokens=traffic.output_tokens,
             max_gpus=self.max_gpus or NODE,
