@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from moescale.latency.engines import find_host
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import basis
 from moescale.latency.silicon import Silicon
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.models.family import architecture
 from moescale.models.hf_config import read_config
 from moescale.models.parameters import count_parameters
@@ -41,7 +40,6 @@ from moescale.serving.workload import Answer, burst
 from moescale.typing import FloatArray, Progress
 from moescale.units import format_count, three_digits_down
 
-SIMULATED = "load"  # where engine.simulate says that its refusals lie
 POOL = within(Bound(1, 1e5, whole=True))  # GPUs of a kind
 
 
@@ -125,7 +123,6 @@ class Priced:
     model: Architecture
     published: bool  # the model has a name that `cost` knows
     checkpoint: CheckpointWeights | None
-    weights: Precision | None  # None: bf16, as nothing says another format
     source: LatencySource
     serving: CostServingOptions
     has_price: bool  # of a GPU hour; else no dollars are shown
@@ -170,13 +167,14 @@ class Priced:
 
     def _weights_record(self) -> dict[str, object]:
         """The format that was priced, and who says so."""
-        name, held = ("bf16", 2.0) if self.weights is None else (self.weights.name, self.weights.bytes_per_element)
-        source = "default" if self.checkpoint is None else self.checkpoint.stated
-        record: dict[str, object] = {"format": name, "bytes_per_param": held, "source": source}
+        priced, checkpoint = self.server.deployment, self.checkpoint
+        source = "default" if checkpoint is None else checkpoint.stated
+        of_checkpoint = {}
         if self.serving.weights is not None:
-            record["source"] = "--weights"
-            record |= {} if self.checkpoint is None else {"checkpoint": self.checkpoint.format or "not understood"}
-        return record
+            source = "--weights"
+            of_checkpoint = {} if checkpoint is None else {"checkpoint": checkpoint.format or "not understood"}
+        held = float(priced.weight_bytes_per_param)
+        return {"format": priced.weights or "bf16", "bytes_per_param": held, "source": source, **of_checkpoint}
 
     def weights_words(self) -> str:
         """The format of the weights, and whose choice it is where it is the checkpoint's and not of 16 bits."""
@@ -218,8 +216,7 @@ def price(
             described = replace(described, published=None)
     model = with_usual_shares(model, limits.weights)
     source = serving.open_latency(limits, model, remark)
-    latent = bool(np.any(np.asarray(model.kv_lora_rank) > 0))
-    if isinstance(source, Roofline) and (rests_on := basis(limits.gpu, latent=latent)) is not None:
+    if isinstance(source, Roofline) and (rests_on := basis(limits.gpu, latent=some(model.kv_lora_rank))) is not None:
         remark(rests_on)
     if isinstance(source, Silicon) and (scaled := source.unmeasured(model)):
         what = f"{' and '.join(scaled)} in {weight_format(limits)} were not measured on {source.gpu.name} with {source.backend}"
@@ -229,11 +226,10 @@ def price(
         prompt, output = (np.maximum(np.round(tokens), 1.0) for tokens in trace_lengths(serving.trace))
         lengths, of_trace = (prompt, output), {"prompt_tokens": prompt, "output_tokens": output}
 
-    def under_load(deployment: Deployment) -> Deployment:
-        return replace(deployment, host=find_host(serving.host or "in-line"))
+    alone, host = kernels_alone(source), find_host(serving.host or "in-line")  # under a load
 
     def served(asked: Deployment) -> Server:
-        with _asked_by("--concurrency"):
+        with located("--concurrency"):
             found = cost(
                 model, source, asked, serving.gpus_of_replica(),
                 clients=load.concurrency, lengths=lengths, percentile=load.percentile,
@@ -241,9 +237,9 @@ def price(
             )  # fmt: skip
         opened = None
         if load.request_rate is not None and load.burst is None:
-            with _asked_by("--request-rate"):
+            with located("--request-rate"):
                 found, opened = cost_at_rate(
-                    found, model, kernels_alone(source), under_load(asked), load.request_rate,
+                    found, model, alone, replace(asked, host=host), load.request_rate,
                     percentile=load.percentile, **of_trace,
                 )  # fmt: skip
         own = laid_out(replace(asked, replicas=float(found.replicas or 1)), found.attention_dp)
@@ -253,7 +249,7 @@ def price(
     apart_accuracy, one_of_many = None, replace(limits, replicas=server.deployment.replicas)
     timed, at_rate = source, dict[str, Any]()
     if server.opened is not None:  # by the same rate and host
-        timed, one_of_many = kernels_alone(source), under_load(one_of_many)
+        timed, one_of_many = alone, replace(one_of_many, host=host)
         at_rate = {"requests_per_s": load.request_rate, "percentile": load.percentile, "lengths": lengths}
     if (apart := _apart(serving, model, timed, one_of_many, **at_rate)) is not None:
         decoding = replace(server.deployment, attention_dp=float(apart.decode.attention_dp))
@@ -265,14 +261,13 @@ def price(
     simulated = None
     if load.burst is not None:
         requests = replace(burst(load.burst, load.request_rate or math.inf), **of_trace)
-        gpus, loaded = server.cost.gpus_per_replica, under_load(server.deployment)
-        with _asked_by("--burst"):
-            simulated = simulate(model, kernels_alone(source), loaded, gpus, requests).answer()
+        gpus, loaded = server.cost.gpus_per_replica, replace(server.deployment, host=host)
+        with located("--burst"):
+            simulated = simulate(model, alone, loaded, gpus, requests).answer()
     return Priced(
         model=model,
         published=described.published is not None,
         checkpoint=checkpoint,
-        weights=weights,
         source=source,
         serving=serving,
         has_price=has_price,
@@ -283,17 +278,6 @@ def price(
         burst=simulated,
         missed=missed_by_error(server, limits, served),
     )
-
-
-@contextmanager
-def _asked_by(option: str) -> Generator[None]:
-    """Refusals of the engine name the option that asked for the load."""
-    try:
-        yield
-    except MoescaleError as error:
-        if error.where != SIMULATED:
-            raise
-        raise type(error)(error.what, where=option, nearest=error.nearest, next_step=error.next_step) from error
 
 
 def _model(

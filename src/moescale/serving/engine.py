@@ -358,7 +358,7 @@ def _run(
             decoded = f"a pass that decodes {now.batch} requests of {now.context:.0f} tokens"
             what = f"the latency source has no answer for {decoded} and prefills {now.prefilled}"
             smaller = "a smaller max_num_seqs or max_num_batched_tokens may lie within its range"
-            raise InfeasibleError(what, where="load", next_step=f"{smaller}; the roofline answers for every shape")
+            raise InfeasibleError(what, next_step=f"{smaller}; the roofline answers for every shape")
         if passes > 1 and arrived < n and len(running) < scheduler.max_num_seqs:
             passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived] + request_s[arrived])) + 1)
         given, done = scheduler.finish(now, passes)

@@ -104,7 +104,7 @@ def lengths_of(name: str, load: Load, mean: Real, rng: np.random.Generator) -> I
         drawn = rng.uniform(low, 1.0, load.n_requests) if low < 1.0 else np.ones(load.n_requests)
         stated = np.maximum(np.round(float(np.asarray(mean)) * 2.0 / (1.0 + low) * drawn), 1.0)
     if not np.all((stated >= 1) & (stated <= MOST_TOKENS) & (stated == np.floor(stated))):
-        raise InputError(f"{name} must be whole numbers from 1 to {MOST_TOKENS}", where="load")
+        raise InputError(f"{name} must be whole numbers from 1 to {MOST_TOKENS}")
     return np.resize(stated.astype(np.int64), load.n_requests)
 
 
