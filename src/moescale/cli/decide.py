@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from moescale.cli.options import JSON, PLOT, command
-from moescale.cli.output import HeldBack, answer, check_plot, made_with, say, show_progress, typed, warn
+from moescale.cli.output import answer, check_plot, held_back, made_with, say, show_progress, tell, typed, warn
 from moescale.errors import InputError, UnwrittenError, install, located
 from moescale.options.cost import CostServingOptions, LoadOptions, ModelOptions
 from moescale.options.export import ExportOptions
@@ -44,6 +44,7 @@ def plan(
     import numpy as np
 
     from moescale.options.planned import PlanRequest
+    from moescale.views.figures import plan_figure, save_figure
     from moescale.views.terminal.plan import show_plan
 
     check_plot(plot)
@@ -56,13 +57,11 @@ def plan(
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"), show_progress(slow and not json_) as progress:
         found = asked.plan(chosen, progress)
-    held_back = HeldBack(UnwrittenError)
+    exported, unwritten = None, list[InputError]()
     if plot is not None:
-        from moescale.views.figures import plan_figure
-
-        held_back.draw(plot, plan_figure, found)
-    exported = None
-    with held_back.writing(), at_option("--export"):
+        with held_back(unwritten, UnwrittenError):
+            save_figure(plan_figure(found), plot)
+    with held_back(unwritten, UnwrittenError), at_option("--export"):
         exported = export.write(found, bounds, asked.deployment, asked.latency)
     record = {}
     if json_:
@@ -72,7 +71,7 @@ def plan(
     options = " ".join((typed(context, PRESENTED), found.wider_options or "")).strip()
     answer(json_, record, show_plan, found, exported, details=details, options=options)
     warn(found.warnings)
-    held_back.tell()
+    tell(unwritten)
 
 
 @command(

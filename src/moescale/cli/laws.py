@@ -11,7 +11,7 @@ import typer
 
 from moescale.bounds import DRAWS, FLOPS, PARAMETERS, SEED, TOKENS, Bound
 from moescale.cli.options import JSON, PLOT, command
-from moescale.cli.output import HeldBack, answer, check_plot, made_with, say, show_progress, warn
+from moescale.cli.output import answer, check_plot, held_back, made_with, say, show_progress, tell, warn
 from moescale.errors import InputError, located
 from moescale.options.fields import at_option, path, quantity, refuse, text, within
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, in_shape
@@ -57,7 +57,7 @@ def fit(
     from moescale.models.coordinates import expansion
     from moescale.models.family import find_family
     from moescale.scaling_laws import find_form, find_law, save_law
-    from moescale.views.figures import fit_figure
+    from moescale.views.figures import fit_figure, save_figure
     from moescale.views.terminal.fits import show_fit
 
     # All that can be refused is refused before the fit, which may take minutes.
@@ -81,21 +81,23 @@ def fit(
         found = fit_runs(read, law, how, progress=progress)
     errors = errors_on(read, {DEFAULT_LAW: find_law(DEFAULT_LAW), "own": found.law}, inputs.inputs())
     errors |= {} if found.held_out_error is None else {"held_out": found.held_out_error}
-    held_back = HeldBack()
+    unwritten = list[InputError]()
     if output is not None:
         made = made_with(context)
         origin = {"where": table.where or "", "command": made["command"], **table.choices()}
         origin["versions"] = f"moescale {made['moescale']}, {found.law.evidence['versions']}"
         origin |= {f"error_{name}": error for name, error in errors.items()}
-        with held_back.writing(), at_option("-o"):
+        with held_back(unwritten), at_option("-o"):
             save_law(found.named(output.stem, **origin), output)
-    held_back.draw(plot, fit_figure, found.fit, found.runs)
+    if plot is not None:
+        with held_back(unwritten):
+            save_figure(fit_figure(found.fit, found.runs), plot)
     most_x = found.law.max_experts and float(expansion(found.law.family, found.law.max_experts))
     answer(json_, found.to_dict(), show_fit, found.fit, found.intervals, read.size_column, found.chosen, errors, most_x)
-    if output is not None and not json_ and not held_back.errors:
+    if output is not None and not json_ and not unwritten:
         say(f"wrote {output}")
     warn(found.fit.warnings)
-    held_back.tell()
+    tell(unwritten)
 
 
 def _starts(stated: str) -> str | int:

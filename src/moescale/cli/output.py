@@ -15,7 +15,6 @@ from moescale.options.fields import at_option
 
 if TYPE_CHECKING:
     import typer
-    from matplotlib.figure import Figure
     from rich.console import Console
 
     from moescale.typing import Progress
@@ -82,39 +81,24 @@ def check_plot(path: Path | None) -> None:
             check_plot(path)
 
 
-class HeldBack:
-    """The errors of files that could not be written, told once the answer is printed.
+@contextmanager
+def held_back(errors: list[InputError], kind: type[InputError] = InputError) -> Generator[None]:
+    """Holds the error of a file that cannot be written back, to `tell` it once the answer of minutes of work is printed.
 
-    A command writes its files inside `writing`, before it prints, and calls `tell` at its end: the answer of minutes of
-    work is not lost to a full disk, nor a file to a reader that closes our output early. Errors of other kinds pass.
+    Files are written before, so that none is lost to a reader that closes our output early.
     """
+    try:
+        yield
+    except kind as error:
+        errors.append(error)
 
-    def __init__(self, kind: type[InputError] = InputError) -> None:
-        self.kind = kind
-        self.errors: list[InputError] = []
 
-    @contextmanager
-    def writing(self) -> Generator[None]:
-        """Hold an error of this kind back."""
-        try:
-            yield
-        except self.kind as error:
-            self.errors.append(error)
-
-    def draw(self, path: Path | None, figure: Callable[P, Figure], *of: P.args, **how: P.kwargs) -> None:
-        """Draw a figure to the file that --plot names, if it names one."""
-        if path is not None:
-            from moescale.views.figures import save_figure
-
-            with self.writing():
-                save_figure(figure(*of, **how), path)
-
-    def tell(self) -> None:
-        """Raise the first error, after a warning for each of the others."""
-        if self.errors:
-            sys.stdout.flush()
-            warn(str(error) for error in self.errors[1:])
-            raise self.errors[0]
+def tell(errors: Sequence[InputError]) -> None:
+    """Raise the first of the errors that were held back, after a warning for each of the others."""
+    if errors:
+        sys.stdout.flush()
+        warn(str(error) for error in errors[1:])
+        raise errors[0]
 
 
 def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, object]:

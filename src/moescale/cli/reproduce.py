@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from moescale.cli.options import JSON, command
-from moescale.cli.output import HeldBack, answer, warn
-from moescale.errors import located
+from moescale.cli.output import answer, held_back, tell, warn
+from moescale.errors import InputError, located
 from moescale.options.fields import at_option, text
 from moescale.options.law import LAW, PAPER_LAW, ChosenLaw
 from moescale.options.reproduction import TODAY, ReproductionOptions
@@ -41,7 +41,7 @@ def reproduce(wanted: ReproductionOptions, law: str = text(LAW, default=PAPER_LA
         with located("-o"):
             check_folder(folder)
     costs = wanted.costs(remark=warn)
-    held_back = HeldBack()
+    unwritten = list[InputError]()
     one_paper_figure = wanted.figure is not None and wanted.figure != VERDICT
     with at_option("--law"):
         outcomes = () if one_paper_figure else evaluate(chosen, costs)
@@ -50,7 +50,7 @@ def reproduce(wanted: ReproductionOptions, law: str = text(LAW, default=PAPER_LA
             # Today's server beside this one in the figure of the verdict.
             outcomes_today = evaluate(chosen, ReproductionOptions(server=TODAY).costs()) if VERDICT in names else ()
             world = world_of(of_the_papers_models(chosen), costs)
-            with held_back.writing(), at_option("-o"):
+            with held_back(unwritten), at_option("-o"):
                 shown = None if wanted.figure is not None else outcomes
                 written = publish(folder, drawn(names, world, outcomes, outcomes_today), shown)
                 if wanted.figure is not None:
@@ -59,4 +59,4 @@ def reproduce(wanted: ReproductionOptions, law: str = text(LAW, default=PAPER_LA
         found = score(outcomes)
         record = {"server": wanted.server, **found.to_dict()} if wanted.summary else [o.to_dict() for o in outcomes]
         answer(json_, record, show_score if wanted.summary else show_outcomes, outcomes, found, wanted.server)
-    held_back.tell()
+    tell(unwritten)

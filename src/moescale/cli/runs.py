@@ -16,7 +16,7 @@ import typer
 
 from moescale.bounds import FLOPS, PARAMETERS, SEED, SEQUENCE_TOKENS, SHARE, TOKENS
 from moescale.cli.options import JSON, command
-from moescale.cli.output import HeldBack, answer, print_json, say, show_progress, typed, warn
+from moescale.cli.output import answer, held_back, print_json, say, show_progress, tell, typed, warn
 from moescale.errors import InfeasibleError, InputError, located, unknown_name
 from moescale.options.fields import MOST_SECONDS, flag, path, quantity, seconds, text
 from moescale.options.law import OF_LAW, LawOptions, shape_name
@@ -128,9 +128,9 @@ def design(
         command = f"moescale design {options} --runs {shlex.quote(str(runs or of_law))}"
         note = f"{chosen.name} speaks of its own expert counts alone, and so does this sweep; one that tests more: {command}"
         found = replace(found, notes=(*found.notes, note))
-    held_back = HeldBack()
+    unwritten = list[InputError]()
     if sweep_file is not None:
-        with held_back.writing():
+        with held_back(unwritten):
             write_sweep(found, search.law.family, sweep_file, sequence_tokens)
     shape, shapes = shape_name(chosen.family.name), () if plan is None else plan.shapes
     told = found.to_dict() | {"shape": shape} | ({"shapes": [record(each) for each in shapes]} if shapes else {})
@@ -141,7 +141,7 @@ def design(
         served_tokens=lived,
     )  # fmt: skip
     warn(found.notes)
-    held_back.tell()
+    tell(unwritten)
 
 
 @command(
@@ -178,9 +178,9 @@ def import_(
     with located("--set"):
         rules = dict(map(rule_of, stated or ()))
     found = import_runs(tracker, source, mapping=rules, unfinished=unfinished)
-    held_back = HeldBack()
+    unwritten = list[InputError]()
     if output is not None:
-        with held_back.writing():
+        with held_back(unwritten):
             write_runs(found.columns, output)
     warn(found.warnings)
     if json_:
@@ -191,7 +191,7 @@ def import_(
         left_out = [f"  {run}: {reason}" for run, reason in found.left_out]
         lines = [*(f"  {rule}" for rule in found.rules), *(["Left out:", *left_out] if left_out else [])]
         print("\n".join(lines), end="\n" * bool(lines))
-    held_back.tell()
+    tell(unwritten)
 
 
 @command(
@@ -278,13 +278,13 @@ def train(
     row = run_train(settings, resume=resume, report=_print_event)
     if row is None:  # another process of torchrun's group prints it
         return
-    held_back = HeldBack()
+    unwritten = list[InputError]()
     if output is not None:
-        with held_back.writing():
+        with held_back(unwritten):
             add_rows(output, [row])
-    held = settings.output + "/result.json" if output is None or held_back.errors else str(output)
+    held = settings.output + "/result.json" if output is None or unwritten else str(output)
     answer(json_, {"rows": [row]}, show_trained, [row], settings.output, held)
-    held_back.tell()
+    tell(unwritten)
 
 
 def _print_event(event: Mapping[str, Any]) -> None:
