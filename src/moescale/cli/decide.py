@@ -65,8 +65,8 @@ def plan(
         exported = export.write(found, bounds, asked.deployment, asked.latency)
     record = {}
     if json_:
-        named = [Path(stated) for stated in (law.law, serving.gpu, serving.latency, serving.trace) if stated]
-        record = found.to_dict() | {"made_with": made_with(context, [file for file in named if file.is_file()])}
+        read = (law.law, serving.gpu, serving.latency, serving.trace)
+        record = found.to_dict() | {"made_with": made_with(context, read)}
         record |= {} if exported is None else {"export": exported.to_dict()}
     options = " ".join((typed(context, PRESENTED), found.wider_options or "")).strip()
     answer(json_, record, show_plan, found, exported, details=details, options=options)
@@ -106,9 +106,9 @@ def compare_models(
     price = training.training_price(deployment)
     source = serving.open_latency(deployment, remark=warn)
     life = training.lifetime_tokens
-    how: dict[str, Any] = {"training": price, "train_gpus": training.train_gpus, "lifetime_tokens": life}
+    how: dict[str, Any] = {"training": price, "train_gpus": training.train_gpus, "extra": law.inputs()}
     with at_option("MODEL.."):
-        rows = compared(known, chosen, deployment, source, extra=law.inputs(), **how)
+        rows = compared(known, chosen, deployment, source, lifetime_tokens=life, **how)
     warn(release_notes(known, deployment))
     record = [row.to_dict() for row in rows]
     answer(json_, record, show_compared_models, rows, chosen, deployment, price, life, source.name)
@@ -155,8 +155,7 @@ def web(
     law: Path | None = path("Law file that `fit -o` wrote, as the default law."),
 ) -> None:
     """Serve the interactive page on this machine: inputs, curves, uploads."""
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]:
         raise InputError(f"the page needs {' and '.join(missing)}", next_step=install("web"))
     from moescale.io.files import read_text
     from moescale.web.app import ADDRESS, create_app, listen, serve
@@ -164,8 +163,7 @@ def web(
     with located("--law"):
         text_of_law = None if law is None else read_text(law)
     with listen(port) as bound:
-        bound_port = int(bound.getsockname()[1])
-        token = secrets.token_urlsafe(16)
+        bound_port, token = int(bound.getsockname()[1]), secrets.token_urlsafe(16)
         address = f"http://{ADDRESS}:{bound_port}/?token={token}"
         page = create_app(bound_port, token, law_text=text_of_law, law_name=str(law))
         say(f"moescale: {address} (Ctrl-C ends it)")

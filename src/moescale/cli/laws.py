@@ -61,17 +61,14 @@ def fit(
     from moescale.views.terminal.fits import show_fit
 
     # All that can be refused is refused before the fit, which may take minutes.
-    n_starts = _starts(starts)
+    how = FitSettings(starts=_starts(starts), extra=inputs.inputs(), bootstrap=bootstrap, seed=seed)
     with located("--prior"):
-        own_prior = None if prior is None else find_law(prior)
+        how = replace(how, prior=None if prior is None else find_law(prior))
     with located("--law"):
         if law != "auto":
             find_form(law)
     with located("--family"):
-        own_family = None if family is None else find_family(family)
-    how = FitSettings(
-        starts=n_starts, extra=inputs.inputs(), family=own_family, prior=own_prior, bootstrap=bootstrap, seed=seed
-    )
+        how = replace(how, family=None if family is None else find_family(family))
     if output is not None:
         with at_option("-o"):
             check_target(output, [runs, prior])
@@ -150,12 +147,8 @@ def predict(
 
     chosen = law.find_law()
     if runs is not None:
-        for option, stated in {
-            "--n-params": n_params,
-            "--tokens": tokens,
-            "--experts": experts,
-            "--shape": shape,
-        }.items():
+        of_row = {"--n-params": n_params, "--tokens": tokens, "--experts": experts, "--shape": shape}
+        for option, stated in of_row.items():
             if stated not in (None, 1):
                 what, next_step = "each row of the table states it", "leave out this option or --runs"
                 raise InputError(what, where=option, next_step=next_step)
@@ -168,11 +161,8 @@ def predict(
     refuse(table, [field.name for field in fields(table)], "is of a table of models", "give --runs, or leave it out")
     if shape is not None or law.law == DEFAULT_LAW:  # one model has one loss, here and in a plan
         chosen = in_shape(chosen, shape or PLANNED_SHAPE)
-    if (
-        chosen.evidence.get("size_column") == "n_params_active"
-        and MODEL_INPUTS[0] in chosen.form.extra_inputs
-        and experts > 1
-    ):
+    of_active = chosen.evidence.get("size_column") == "n_params_active" and MODEL_INPUTS[0] in chosen.form.extra_inputs
+    if of_active and experts > 1:
         warn(f"--n-params is dense-equivalent, as N of a plan, and not active as in the runs of {chosen.name}")
     if not chosen.form.uses_experts and experts != 1:
         warn(f"{chosen.name} does not depend on the number of experts: --experts {experts:g} has no effect")
@@ -233,8 +223,8 @@ def compare(
     with show_progress(not json_) as progress, at_option(read.source):
         records = compare_laws(read, forms, held_out, extra=inputs.inputs(), progress=progress)
     name = Path(read.source).name
-    made: dict[str, object] = {**made_with(context), "runs": name, "sha256": {name: read.sha256 or ""}}
-    made |= {"holdout": holdout} | ({"where": table.where} if table.where else {})
+    made = {**made_with(context), "runs": name, "sha256": {name: read.sha256 or ""}, "holdout": holdout}
+    made |= {"where": table.where} if table.where else {}
     answer(json_, [r.to_dict() | {"made_with": made} for r in records], show_comparison, records)
     warn(dict.fromkeys((*read.warnings, *(remark for form in forms for remark in unused_columns(form, read)))))
 

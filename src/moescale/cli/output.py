@@ -101,8 +101,8 @@ def tell(errors: Sequence[InputError]) -> None:
         raise errors[0]
 
 
-def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, object]:
-    """How an answer came to be: version, command line, and the SHA-256 of the files that it read."""
+def made_with(context: typer.Context, read: Sequence[str | Path | None] = ()) -> dict[str, object]:
+    """How an answer came to be: version, command line, and the SHA-256 of what was read that is a file."""
     from hashlib import sha256
 
     from moescale import __version__
@@ -110,7 +110,7 @@ def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, o
 
     # Typer's context holds the arguments as they were typed.
     record: dict[str, object] = {"moescale": __version__, "command": shlex.join(("moescale", *context.obj))}
-    if files:
+    if files := [path for path in map(Path, filter(None, read)) if path.is_file()]:
         record["sha256"] = {path.name: sha256(read_bytes(path)).hexdigest() for path in files}
     return record
 
