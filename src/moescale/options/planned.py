@@ -13,7 +13,6 @@ from typing import Any
 
 from moescale.errors import InfeasibleError, InputError, MoescaleError
 from moescale.latency import LatencySource
-from moescale.models.recipe import most_trained_tokens
 from moescale.models.rounding import buildable
 from moescale.options.fields import Remark, ignore, silent
 from moescale.options.law import (
@@ -52,8 +51,6 @@ from moescale.units import format_seconds
 STEP, LEAST_SURE = 0.05, 0.5
 # Our choice: a chance below the usual one that is named where it serves for less than so much of the price, and one between them.
 LESS_SURE, BETWEEN, FAR_CHEAPER = 0.6, 0.7, 0.5
-# Where few epochs cost more: about as many as the repeats after which further ones have lost most of their value (R_D* of 15.4, arXiv 2305.16264).
-MANY_EPOCHS = 16.0
 MOST_CORRECTIONS, CLOSE = 3, 0.005  # of days or dollars that keep a chance: the model changes with them
 # The options that state a limit of `Plan.asked`.
 LIMITS = {"max_days": ("days", "max_days"), "max_training_usd": ("budget_usd",), "max_total_usd": ("max_total_usd",)}
@@ -78,7 +75,6 @@ class PlanRequest:
     launch: Launch | None = None  # how the run is trained
     beside_default: bool = False
     explained: bool = True
-    epochs: float | None = None  # of unique tokens at most, where those of the bounds are not stated
     base: KnownModel | None = None  # the baseline, where it is not that of the bounds
 
     @classmethod
@@ -100,11 +96,6 @@ class PlanRequest:
         found = (bounds or self.bounds).question(
             law, self.deployment, self.details, kv_heads=self.kv_heads, launch=self.launch
         )
-        budget = found.budget
-        if budget.max_epochs is not None and self.epochs is not None:
-            unique = budget.extra["unique_tokens"]
-            tokens = min(self.epochs * unique, most_trained_tokens())
-            found = replace(found, budget=replace(budget, max_tokens=tokens, max_epochs=tokens / unique))
         return replace(found, explained=self.explained, base=found.base or self.base)
 
     def search(self, law: Law, question: Question, *, coarse: bool = False) -> Search:
@@ -254,15 +245,8 @@ class PlanRequest:
         return {name: law if name == own else in_shape(law, name) for name in self.shapes(law)}
 
     def _plan(self, law: Law, progress: Progress) -> Plan:
-        """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
-        asked, found = self, self._plan_of_counts(law, progress)
-        if _more_epochs_pay(found):
-            asked = replace(self, epochs=MANY_EPOCHS)
-            found = asked._plan_of_counts(law, progress)
-        return asked._of_least_regret(found, law, progress)
-
-    def _of_least_regret(self, plan: Plan, law: Law, progress: Progress) -> Plan:
-        """The plan with a lower chance whose model serves for far less and has less expected regret; as it is without one."""
+        """The plan of the usual chance, or of a lower one whose model serves for far less and has less expected regret."""
+        plan = self._plan_of_counts(law, progress)
         usual, others = plan.decision.model, (plan.less_sure, plan.less_sure_between)
         known = [(c.regret.expected, c) for c in (usual, *others) if c is not None and c.regret is not None]
         _, best = min(known, key=lambda each: each[0], default=(0.0, usual))
@@ -469,15 +453,6 @@ def _at_chance(searches: Mapping[str, Search], chance: float, usd_per_mtok: floa
         return name, replace(found[name], probability_at_least_base=chance)
     best, _ = built
     return name, replace(best.model, probability_at_least_base=chance, training_usd=best.training_usd)
-
-
-def _more_epochs_pay(plan: Plan) -> bool:
-    """Whether the model of more epochs serves for less and repays its training before it has served as many tokens as it was trained on."""
-    more, use, model = plan.more_epochs, plan.training, plan.decision.model
-    if plan.objective != "serve" or more is None or more.training_usd is None or use is None or use.usd is None:
-        return False
-    after = compared.repaid_after(ShapeChoice("", more, more.training_usd), ShapeChoice("", model, use.usd))
-    return more.usd_per_mtok < model.usd_per_mtok and after is not None and after <= more.tokens
 
 
 def _as_known(search: Search) -> KnownModel:
