@@ -91,11 +91,9 @@ class PlanRequest:
         """Of a layer, as stated."""
         return self.serving and self.serving.kv_heads
 
-    def question(self, law: Law, bounds: BoundOptions | None = None) -> Question:
-        """The question under a law, by default that of the bounds."""
-        found = (bounds or self.bounds).question(
-            law, self.deployment, self.details, kv_heads=self.kv_heads, launch=self.launch
-        )
+    def question(self, law: Law) -> Question:
+        """The question under a law."""
+        found = self.bounds.question(law, self.deployment, self.details, kv_heads=self.kv_heads, launch=self.launch)
         return replace(found, explained=self.explained, base=found.base or self.base)
 
     def search(self, law: Law, question: Question, *, coarse: bool = False) -> Search:
@@ -275,9 +273,7 @@ class PlanRequest:
         question = self.against_usual(law, self.question(law))
         search = self.search(law, question) if self._usual_shapes(law) else None
         plan = self.plan_of_shape(law, question, None if question.is_bought else search)
-        if search is not None:
-            plan = _beside_less_sure(plan, {shape_name(law.family.name): search})
-        return self._beside_all_counts(plan, {"": (law, question.base)})
+        return plan if search is None else _beside_less_sure(plan, {shape_name(law.family.name): search})
 
     def _beside_default(self, plan: Plan, law: Law) -> Plan:
         """The plan with what the default law would choose, in the shape of the law or in the usual ones where shapes were compared."""
@@ -382,8 +378,7 @@ class PlanRequest:
                 notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if stated]
                 beside = tuple(ordered) if len(ordered) > 1 else ()
                 plan = replace(plans[best], shapes=beside, warnings=(*notes, *plans[best].warnings))
-                plan = _beside_less_sure(plan, searches)
-                return self._beside_all_counts(plan, {name: (laws[name], questions[name].base) for name in served})
+                return _beside_less_sure(plan, searches)
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
             search, asked = searches[best], replace(bought[best], explained=self.explained)
             try:
@@ -402,19 +397,6 @@ class PlanRequest:
         # What is nearest is said of the shape whose models come closest.
         nearest = min(searches, key=lambda name: compared.lowest_budget_loss(searches[name]), default=PLANNED_SHAPE)
         return self.plan_of_shape(laws[nearest], questions[nearest], searches.get(nearest))
-
-    def _beside_all_counts(self, plan: Plan, shapes: Mapping[str, tuple[Law, KnownModel | None]]) -> Plan:
-        """The plan with the choice among all expert counts, where it is better than stated ones allow; shapes by their laws and baselines."""
-        bounds = self.bounds
-        if bounds.experts is None or (plan.of_life and bounds.max_total_usd is not None):
-            return plan
-        every: dict[str, Search] = {}
-        for name, (law, base) in shapes.items():
-            question = self.question(law, replace(bounds, experts=None))
-            with suppress(MoescaleError):
-                every[name] = self.search(law, replace(question, base=base))
-        other = compared.better_choice(plan.decision.model, every, PLANNED_SHAPE)
-        return plan if other is None else replace(plan, unbounded=other.model, unbounded_shape=other.shape or None)
 
     def against_usual(self, law: Law, question: Question) -> Question:
         """A question in another shape with the baseline of the default one; as it is where it names one, or is of another law."""
