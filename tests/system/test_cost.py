@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import FAST, LOWEST, answer_of, run
+from command_line import answer_of, run
 from reference_data import ROOT
 
 
@@ -189,11 +189,3 @@ def test_a_gpu_without_measured_kernels_says_what_its_times_rest_on(
     assert found.err.count(f"{gpu}: roofline with") == bool(says)
     assert says in found.err
     assert leaves_out not in found.err
-
-
-def test_a_row_of_a_plan_says_what_it_was_planned_with(tmp_path: Path) -> None:
-    (plan := tmp_path / "plan.json").write_text(run(*LOWEST, "--json").out, encoding="utf-8")
-    for asked in (("cost", f"{plan}:recommendation"), ("compare-models", f"{plan}:recommendation", "llama-3.1-8b")):
-        assert "was planned with" not in run(*asked, *FAST).err
-        other = run(*asked, "--gpu", "h100-sxm", *FAST).err
-        assert "was planned with --gpu a100-sxm-40gb --weights bf16 --prompt 230 --output 203, and this price" in other

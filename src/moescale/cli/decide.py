@@ -92,7 +92,7 @@ def compare_models(
     json_: bool = JSON,
 ) -> None:
     """Compare models: training, predicted loss, serving cost, and break-even lifetime."""
-    from moescale.options.known import asked_otherwise, stated_model
+    from moescale.options.known import stated_model
     from moescale.planning.compare_models import compare_models as compared
     from moescale.planning.question import release_notes
     from moescale.views.terminal.plan import show_compared_models
@@ -100,7 +100,6 @@ def compare_models(
     chosen = law.find_law()
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     known = [stated_model(stated, "MODEL..", warn) for stated in models or ()]
-    warn([*dict.fromkeys(filter(None, (asked_otherwise(stated, deployment) for stated in models or ())))])
     if training.train_precision is not None:
         known = [replace(model, trained_in=None) for model in known]
     price = training.training_price(deployment)

@@ -207,13 +207,8 @@ def price(
     has_price = _has_price(serving, remark)
     weights = _weight_format(serving, checkpoint, remark)
     limits = serving.deployment(weights=weights, usd_per_gpu_hour=None if has_price else 1.0, remark=remark)
-    if described.published is not None:
-        from moescale.options.known import asked_otherwise  # which loads what plans take
-
-        if (note := asked_otherwise(described.published, limits)) is not None:
-            remark(note)
-        if ".json:" in described.published:  # a row of a plan has no name that a server knows
-            described = replace(described, published=None)
+    if described.published is not None and ".json:" in described.published:  # a row of a plan: no name for a server
+        described = replace(described, published=None)
     model = with_usual_shares(model, limits.weights)
     source = serving.open_latency(limits, model, remark)
     if isinstance(source, Roofline) and (rests_on := basis(limits.gpu, latent=some(model.kv_lora_rank))) is not None:
