@@ -356,9 +356,6 @@ def test_own_runs_that_the_default_law_goes_beyond_are_fitted_beside_other_labs_
     out = " ".join(run("plan", *asked, "--law", both).out.split())
     assert "other labs' runs decide" in out
     assert " --export megatron" in out
-    own = run("design", "--budget", "1e21", "--max-runs", 2, "--plan-budget", *asked[1:], "--law", law)
-    told = "own speaks of its own expert counts alone, and so does this sweep; one that tests more: moescale design --budget 1e21 "
-    assert f"{told}--max-runs 2 --plan-budget {' '.join(asked[1:])} --runs examples/runs.csv\n" in own.err
     run("fit", "examples/runs.csv", "--where", "n_experts <= 16", "-o", part)
     assert re.search(r"^Next .* fit RUNS\.csv ", run("plan", *asked, "--law", part).out, re.M)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, replace
@@ -12,16 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from moescale.bounds import FLOPS, PARAMETERS, SEED, SEQUENCE_TOKENS, SHARE, TOKENS
 from moescale.cli.options import JSON, command
-from moescale.cli.output import answer, held_back, print_json, say, show_progress, tell, typed, warn
+from moescale.cli.output import answer, held_back, print_json, say, show_progress, tell, warn
 from moescale.errors import InfeasibleError, InputError, located, unknown_name
 from moescale.options.fields import MOST_SECONDS, flag, path, quantity, seconds, text
-from moescale.options.law import OF_LAW, LawOptions, shape_name
+from moescale.options.law import LawOptions, shape_name
 from moescale.options.question import BoundOptions
-from moescale.options.runs import TableOptions, runs_of
+from moescale.options.runs import TableOptions
 from moescale.options.serving import ServingOptions
 from moescale.units import format_count, format_seconds, plural
 
@@ -51,7 +48,6 @@ class PlanOptions(BoundOptions):
     then="max_runs max_run_flops max_run_tokens min_params run_noise sequence_tokens",
 )
 def design(
-    context: typer.Context,
     bounds: PlanOptions,
     law: LawOptions,
     serving: ServingOptions,
@@ -123,11 +119,6 @@ def design(
             sequence_tokens=sequence_tokens or defaults().sequence_tokens,
         )
         found = design_sweep(search, limits, known=known)
-    if (of_law := runs_of(chosen)) and not chosen.allows(max(question.experts)):
-        options = typed(context, {"--details": 0, "--json": 0, "-o": 1, "--runs": 1} | dict.fromkeys(OF_LAW, 1))
-        command = f"moescale design {options} --runs {shlex.quote(str(runs or of_law))}"
-        note = f"{chosen.name} speaks of its own expert counts alone, and so does this sweep; one that tests more: {command}"
-        found = replace(found, notes=(*found.notes, note))
     unwritten = list[InputError]()
     if sweep_file is not None:
         with held_back(unwritten):

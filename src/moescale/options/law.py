@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 DEFAULT_LAW = "pooled2026"
 PAPER_LAW = "yun2024-recovered"  # what is asked about the paper itself
 DETAILS = "Law"
-# Options of a question under a law that is not the default one, which takes none of them.
-OF_LAW = ("--law", "--convention", "--top-k", "--granularity", "--sparsity", "--activated-experts", "--shared-ratio")
 LAW = "Law name or law file; `moescale laws` lists the names, `fit -o` writes a file."
 SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-grained", "deepseek": "deepseek"}
 """What `--shape` calls families of models."""
