@@ -20,8 +20,6 @@ from moescale.options.law import EVERY_SHAPE, PLANNED_SHAPE, LawOptions
 from moescale.options.question import BoundOptions, TrainingOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
-PRESENTED = {"--details": 0, "--plot": 1, "--export": 1, "-o": 1}  # options of how an answer is shown: their values
-
 
 @command(
     "moescale plan --budget 5.15e21",
@@ -68,7 +66,7 @@ def plan(
         read = (law.law, serving.gpu, serving.latency, serving.trace)
         record = found.to_dict() | {"made_with": made_with(context, read)}
         record |= {} if exported is None else {"export": exported.to_dict()}
-    options = " ".join((typed(context, PRESENTED), found.wider_options or "")).strip()
+    options = " ".join((typed(context), found.wider_options or "")).strip()
     answer(json_, record, show_plan, found, exported, details=details, options=options)
     warn(found.warnings)
     tell(unwritten)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moescale.typing import Progress
 
 P = ParamSpec("P")
+PRESENTED = {"--details": 0, "--plot": 1, "--export": 1, "-o": 1}  # options of how an answer is shown: their values
 
 
 def print_json(value: object) -> None:
@@ -115,15 +116,15 @@ def made_with(context: typer.Context, read: Sequence[str | Path | None] = ()) ->
     return record
 
 
-def typed(context: typer.Context, without: Mapping[str, int]) -> str:
-    """The options of the command line as they were typed, but for those of `without` and so many values of each."""
+def typed(context: typer.Context) -> str:
+    """The options of the command line as they were typed, but for those of PRESENTED."""
     kept: list[str] = []
     left = 0
     for argument in context.obj[1:]:
         if left:
             left -= 1
-        elif argument.split("=")[0] in without:
-            left = 0 if "=" in argument else without[argument]
+        elif argument.split("=")[0] in PRESENTED:
+            left = 0 if "=" in argument else PRESENTED[argument]
         else:
             kept.append(argument)
     return shlex.join(kept)
