@@ -123,7 +123,6 @@ def compare_models(
     "moescale cost llama-3.1-8b --gpu h100-sxm --request-rate 100 --max-ttft 500ms --max-tpot 25ms --percentile 99",
     "moescale cost deepseek-v3 --gpu h200-sxm --weights fp8 --prompt 4000 --output 1000 --prefill-gpus auto",
     top="published config n_params experts gpu max_gpus gpus prompt output max_ttft max_tpot weights concurrency launch",
-    then="top_k vocab_size replicas expert_parallel trace",
 )
 def cost(described: ModelOptions, load: LoadOptions, serving: CostServingOptions, json_: bool = JSON) -> None:
     """Serving cost of a model in dollars per million output tokens, and the cheapest GPU count."""

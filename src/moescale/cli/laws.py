@@ -28,7 +28,6 @@ STARTS = within(Bound(1, DRAWS.most, whole=True))
     "moescale fit examples/runs.csv -o law.toml",
     'moescale fit runs.csv --size-column n_params_active --where "tokens >= 5e9" --bootstrap 200',
     top="runs law where bootstrap prior size_column",
-    then="tokens_column experts_column loss_column starts seed family",
 )
 def fit(
     context: typer.Context,

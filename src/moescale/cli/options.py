@@ -50,19 +50,18 @@ JSON = flag("Print one JSON value and nothing else.")
 PLOT = path("Draw the answer to this SVG, PDF or PNG file.")
 
 
-def command(*examples: str, top: str = "", then: str = "") -> Callable[[Callable[..., T]], Callable[..., T]]:
+def command(*examples: str, top: str = "") -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Add a function to the application, with `examples` at the end of its help.
 
     Options are the fields of its parameters that are dataclasses, and the parameters whose defaults describe one, as fields do. Those
-    of `top`, names with spaces, stand above all headings of the help, and those of `then` before the others, which follow in
-    the order of the signature and of the fields.
+    of `top`, names with spaces, stand above all headings of the help; the others follow in the order of the signature and of the fields.
     """
     epilog = "\n\n".join(("Examples:", *(f"`{example}`" for example in examples)))  # typer keeps no single line breaks
 
     def add(function: Callable[..., T]) -> Callable[..., T]:
         name = function.__name__.rstrip("_").replace("_", "-")
         panel = HOMES[name][0]
-        return app.command(name, cls=ShortHelp, epilog=epilog, rich_help_panel=panel)(_flat(function, top, then))
+        return app.command(name, cls=ShortHelp, epilog=epilog, rich_help_panel=panel)(_flat(function, top))
 
     return add
 
@@ -77,7 +76,7 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
 HelpAll = Annotated[bool, Option("--help-all", is_eager=True, callback=_show_all, help="Describe every option.")]
 
 
-def _flat(function: Callable[..., T], top: str, then: str) -> Callable[..., T]:
+def _flat(function: Callable[..., T], top: str) -> Callable[..., T]:
     """The function of a command with a parameter for each of its options, as typer reads them; the last is --help-all."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
@@ -98,7 +97,7 @@ def _flat(function: Callable[..., T], top: str, then: str) -> Callable[..., T]:
             add(name, own.metadata["option"], own.default, hints[name])
         else:  # typer's context
             parameters[name] = parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
-    ordered = [parameters[name] for name in dict.fromkeys([*top.split(), *then.split(), *parameters])]
+    ordered = [parameters[name] for name in dict.fromkeys([*top.split(), *parameters])]
     ordered.append(Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll))
 
     @wraps(function)

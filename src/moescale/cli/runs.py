@@ -45,12 +45,9 @@ class PlanOptions(BoundOptions):
     "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm --runs runs.csv --next 5",
     "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm -o sweep.toml",
     top="flops runs next_ sweep_file",
-    then="max_runs max_run_flops max_run_tokens min_params run_noise sequence_tokens",
 )
 def design(
-    bounds: PlanOptions,
-    law: LawOptions,
-    serving: ServingOptions,
+    *,
     flops: float | None = quantity(
         "Training FLOPs of the whole sweep, such as 1e21.", 1e-12, FLOPS.most, name="--budget"
     ),
@@ -62,6 +59,9 @@ def design(
     min_params: float | None = limit("Least N of one run; default 1M.", 1e3, PARAMETERS.most, unit="parameters"),
     run_noise: float | None = limit("Standard deviation of ln loss between seeds; default 0.003.", SHARE),
     sequence_tokens: int | None = limit("Sequence length in tokens; default 2,048.", SEQUENCE_TOKENS),
+    bounds: PlanOptions,
+    law: LawOptions,
+    serving: ServingOptions,
     sweep_file: Path | None = path("Write SWEEP.toml for `moescale sweep`.", name="-o"),
     details: bool = flag("List every run."),
     json_: bool = JSON,
