@@ -15,7 +15,7 @@ from moescale.cli.output import answer, check_plot, held_back, made_with, say, s
 from moescale.errors import InputError, located
 from moescale.options.fields import at_option, path, quantity, refuse, text, within
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, in_shape
-from moescale.options.runs import ComparedOptions, PredictedOptions, TableOptions
+from moescale.options.runs import TableOptions
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
@@ -124,7 +124,7 @@ def laws(json_: bool = JSON) -> None:
 )
 def predict(
     law: ChosenLaw,
-    table: PredictedOptions,
+    table: TableOptions,
     inputs: InputOptions,
     n_params: float | None = quantity("Parameters N, as the law counts them, such as 1.5B.", PARAMETERS),
     tokens: float | None = quantity("Training tokens D, such as 300B.", TOKENS),
@@ -200,7 +200,7 @@ def _predict_table(law: Law, table: TableOptions, path: Path, inputs: InputOptio
 )
 def compare(
     context: typer.Context,
-    table: ComparedOptions,
+    table: TableOptions,
     inputs: InputOptions,
     runs: Path = RUNS,
     holdout: str = text("Rows to hold out, such as 'tokens >= 12e9'.", default=MISSING, metavar="EXPR"),

@@ -54,17 +54,3 @@ def runs_of(law: Law) -> str | None:
         if named and not any(word.startswith(options) for word in words):
             return named[0]
     return "RUNS.csv" if law.is_fitted else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictedOptions(TableOptions):
-    """Those of a table of models to predict."""
-
-    HEADING = "Table of models"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedOptions(TableOptions):
-    """Those of a table that laws are fitted to and tested on."""
-
-    where: str | None = text("Rows to use.", metavar="EXPR")
