@@ -39,12 +39,6 @@ class ExportOptions(Group):
     )
     peak_lr: float | None = quantity("With --export: peak learning rate; default: the recipe's.", SHARE)
 
-    def __post_init__(self) -> None:
-        """`transformers` is another name of `hf`."""
-        super().__post_init__()
-        if self.export == "transformers":
-            object.__setattr__(self, "export", "hf")
-
     def check(self) -> None:
         """InputError where --export and -o do not come together, or an option stands that only they use."""
         if self.export is None:
