@@ -40,12 +40,8 @@ def fit(
     ),
     bootstrap: int = quantity("Bootstrap replicates for 90% intervals; 0: no intervals.", DRAWS, default=0),
     seed: int = quantity("Seed of the bootstrap.", SEED, default=0, panel="Fit"),
-    prior: str | None = text(
-        "Law whose prior fills in what the runs do not determine: pooled2026, or one fitted with it.", metavar="LAW"
-    ),
-    family: str | None = text(
-        "Family of the runs: yun2024, ludziejewski2025 or dense; default: by the columns.", panel="Fit"
-    ),
+    prior: str | None = text("Law whose prior fills in what runs do not determine, as pooled2026.", metavar="LAW"),
+    family: str | None = text("Family of the runs, such as yun2024 or dense; default: by the columns.", panel="Fit"),
     output: Path | None = path("Write the law to this TOML file.", name="-o"),
     plot: Path | None = PLOT,
     json_: bool = JSON,
@@ -130,9 +126,7 @@ def predict(
     tokens: float | None = quantity("Training tokens D, such as 300B.", TOKENS),
     experts: float = quantity("Experts E per layer; 1 is dense.", default=1),
     runs: Path | None = path("Table of runs to predict; losses may be missing."),
-    shape: str | None = text(
-        "Shape whose N and E are stated, as `plan --shape`; default: mixtral under pooled2026, else the law's."
-    ),
+    shape: str | None = text("Shape of N and E, as of `plan`; default: mixtral under pooled2026, else the law's."),
     json_: bool = JSON,
 ) -> None:
     """Predict the loss of one model, or of each model in a table."""

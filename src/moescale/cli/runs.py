@@ -48,9 +48,7 @@ class PlanOptions(BoundOptions):
 )
 def design(
     *,
-    flops: float | None = quantity(
-        "Training FLOPs of the whole sweep, such as 1e21.", 1e-12, FLOPS.most, name="--budget"
-    ),
+    flops: float | None = quantity("Training FLOPs of the whole sweep.", 1e-12, FLOPS.most, name="--budget"),
     runs: Path | None = path("Table of finished runs, as `fit` reads it."),
     next_: int | None = quantity("Number of further runs.", 1, MOST_STATED, whole=True),
     max_runs: int | None = limit("Most runs; default 60.", 1, MOST_STATED, whole=True),
@@ -142,16 +140,10 @@ def design(
     "moescale import csv runs.tsv --set tokens='step * 524288' --set loss=eval/loss -o runs.csv",
 )
 def import_(
-    tracker: str = text(
-        "mlflow, wandb, tensorboard, trainer, or csv (any table with a row per run).", name="TRACKER", default=MISSING
-    ),
+    tracker: str = text("mlflow, wandb, tensorboard, trainer, or csv (any table).", name="TRACKER", default=MISSING),
     source: str = text("Folder (searched recursively), file, or MLflow URI.", name="DIR_OR_URI", default=MISSING),
-    output: Path | None = path(
-        "Run table to write: .csv, .tsv or .parquet; default: only list what is there.", name="-o"
-    ),
-    stated: list[str] | None = text(
-        "Source of a column: a name or an expression; repeatable.", name="--set", metavar="COLUMN=EXPR"
-    ),
+    output: Path | None = path("Run table to write: .csv, .tsv or .parquet; default: only list the runs.", name="-o"),
+    stated: list[str] | None = text("Source of a column; repeatable.", name="--set", metavar="COLUMN=EXPR"),
     unfinished: bool = flag("Keep runs that failed or did not finish."),
     json_: bool = JSON,
 ) -> None:
@@ -192,9 +184,7 @@ def import_(
     "moescale pack --show corpus",
 )
 def pack(
-    sources: list[str] | None = text(
-        "Text files, folders or hf:NAME; rows of jsonl, json, csv or parquet are documents.", name="SOURCE.."
-    ),
+    sources: list[str] | None = text("Texts, folders, hf:NAME, or rows of jsonl, csv or parquet.", name="SOURCE.."),
     output: Path | None = path("Folder of the corpus; an interrupted pack starts over.", name="-o"),
     tokenizer: str | None = text("A tokenizer.json, or bytes (one token per byte).", metavar="PATH"),
     eos: str | None = text("End-of-document token, if the tokenizer has none with a usual name.", metavar="TOKEN"),
@@ -301,14 +291,10 @@ def _print_event(event: Mapping[str, Any]) -> None:
 def sweep(
     file: Path = path("SWEEP.toml: a RUN.toml with [grid] or [[runs]].", name="SWEEP", default=MISSING),
     dry_run: bool = flag("List the runs with parameters, tokens, FLOPs and time, without training."),
-    resume: bool = flag(
-        "Resume interrupted runs from their last checkpoint, or start over.", name="--resume/--no-resume", default=True
-    ),
+    resume: bool = flag("Resume interrupted runs, or start over.", name="--resume/--no-resume", default=True),
     jobs: int | None = quantity("Runs in parallel; default: the file's, or 1 (on a cluster: all).", whole=True),
     retries: int = quantity("Restarts of a run whose process died.", 0, 1000, default=1, whole=True),
-    max_time: float | None = seconds(
-        "Stop after this time, such as 9m; run the same command again to continue.", MOST_SECONDS
-    ),
+    max_time: float | None = seconds("Stop after a time, such as 9m; the same command continues.", MOST_SECONDS),
     json_: bool = JSON,
 ) -> int:
     """Train a grid of models, here or on a cluster, and write a run table for `fit`."""

@@ -65,27 +65,14 @@ class CostServingOptions(ServingOptions):
     max_gpus: int = quantity("Most GPUs of all replicas together; with --request-rate of one.", GPUS, default=8)
     calibrated: bool = flag("Show the price corrected by the error of held-out servings of its kind, too.")
     gpus: int | None = quantity("Exact number of GPUs of all replicas together; with --request-rate of one.", GPUS)
-    replicas: int | None = quantity(
-        "Replicas of the model; they share the GPUs evenly; default: 1, with --concurrency the fewest that keep the limits.",
-        whole=True,
-    )
+    replicas: int | None = quantity("Replicas, on equal GPUs; default: 1, or the fewest for --concurrency.", whole=True)
     pipeline_parallel: int = quantity("Pipeline stages of a replica.", GPUS, default=1)
-    prefill_gpus: str | None = text(
-        "GPUs for prefill only (disaggregated serving), or auto: the fewest for --request-rate, else the cheapest; priced in addition.",
-        metavar="INT|auto",
-    )
+    prefill_gpus: str | None = text("GPUs for prefill only; auto: the fewest or cheapest.", metavar="INT|auto")
     decode_gpus: str | None = text("GPUs for decode only, or auto.", metavar="INT|auto")
-    max_num_batched_tokens: int | None = faster(
-        "Most tokens per pass; with --scheduling chunked, longer prompts take several passes; default: no limit.",
-        whole=True,
-    )
-    prefix_hit: float | None = faster(
-        "Share of prompt tokens found in the prefix cache; one copy for all requests; default 0.", 0, 1
-    )
+    max_num_batched_tokens: int | None = faster("Most tokens per pass; default: no limit.", whole=True)
+    prefix_hit: float | None = faster("Share of prompt tokens found in the prefix cache; default 0.", 0, 1)
     speculative: float | None = faster("Accepted draft tokens per pass, such as 0.85; default 0.", 0, MOST_DRAFTED)
-    draft_tokens: int | None = faster(
-        "Draft tokens per pass, with --speculative; default: --speculative, rounded up.", 1, MOST_DRAFTED, whole=True
-    )
+    draft_tokens: int | None = faster("Draft tokens per pass; default: of --speculative.", 1, MOST_DRAFTED, whole=True)
     launch: str | None = text("Print the launch command for vllm, sglang or trtllm.", metavar="ENGINE")
 
     def deployment(self, *, remark: Remark = ignore, **given: Any) -> Deployment:
@@ -131,21 +118,9 @@ class LoadOptions(Group):
 
     HEADING = "Load"
 
-    concurrency: int | None = quantity(
-        "Concurrent clients (closed loop); each sends its next request when the last one ends; times are means over ten "
-        "requests per client, the first burst included.",
-        SIMULATED,
-    )
-    request_rate: float | None = quantity(
-        "Requests per second (Poisson); finds the replicas that keep --max-ttft and --max-tpot; with --burst, the rate of "
-        "arrival, by default all at once.",
-        LEAST,
-    )
-    percentile: float | None = quantity(
-        "Percentile at which the limits hold, with --request-rate or --concurrency (then after the first burst), such as 99; "
-        "default: the means.",
-        PERCENTILE,
-    )
+    concurrency: int | None = quantity("Concurrent clients (closed loop), of ten requests each.", SIMULATED)
+    request_rate: float | None = quantity("Requests per second (Poisson); finds the replicas for the limits.", LEAST)
+    percentile: float | None = quantity("Percentile at which the limits hold; default: the means.", PERCENTILE)
     burst: int | None = quantity("Number of requests to simulate, pass by pass.", SIMULATED)
 
     def check(self, serving: CostServingOptions) -> None:

@@ -25,18 +25,12 @@ class ExportOptions(Group):
 
     HEADING = "Export for training"
 
-    export: str | None = text(
-        "Write files to train the recommended model: hf, torchtitan or megatron.", metavar="FORMAT"
-    )
+    export: str | None = text("Write files to train the model: hf, torchtitan or megatron.", metavar="FORMAT")
     export_folder: Path | None = path("With --export: folder to write.", name="-o")
-    recipe: str | None = text(
-        "With --export: rule for batch and learning rate (deepseek, paper or step-law); default: deepseek."
-    )
+    recipe: str | None = text("With --export: recipe (deepseek, paper or step-law); default: deepseek.")
     schedule: str | None = text("With --export: cosine or wsd (constant, then decay); default: cosine.")
     batch_tokens: float | None = quantity("With --export: tokens per step; default: the recipe's.", 1, 1e12)
-    sequence_tokens: int | None = quantity(
-        "With --export: sequence length; default 4,096 (2,048 with --recipe paper).", SEQUENCE_TOKENS
-    )
+    sequence_tokens: int | None = quantity("With --export: sequence length; default: the recipe's.", SEQUENCE_TOKENS)
     peak_lr: float | None = quantity("With --export: peak learning rate; default: the recipe's.", SHARE)
 
     def check(self) -> None:

@@ -40,22 +40,12 @@ considered = partial(text, panel=MODELS, metavar="LIST")
 class TrainingOptions(Group):
     """What training costs, and how many tokens a model serves in its life."""
 
-    lifetime_tokens: float | None = of_life(
-        "Output tokens to serve; adds the serving bill and the model with the lowest total cost.", bounds.TOKENS
-    )
+    lifetime_tokens: float | None = of_life("Output tokens to serve; plans the life of the lowest cost.", bounds.TOKENS)
     train_gpu: str | None = text("GPU to train on; default: --gpu.", panel=LIFE)
-    train_gpus: int | None = of_life(
-        "Number of GPUs to train on; default: as many as hold the run and end it within 30 days.", whole=True
-    )
+    train_gpus: int | None = of_life("GPUs to train on; default: what ends the run within 30 days.", whole=True)
     mfu: float | None = of_life("MFU of training; default: predicted from the parts of a training step.", bounds.SHARE)
-    train_precision: str | None = text(
-        "Precision of training products: bf16 or fp8; default: bf16, compare-models: as published; exports train in bf16.",
-        panel=LIFE,
-    )
-    train_usd_per_gpu_hour: float | None = of_life(
-        "Price of a GPU hour of training; default: the serving price, or the catalogue's for --train-gpu.",
-        bounds.USD_PER_HOUR,
-    )
+    train_precision: str | None = text("Precision of training products: bf16 or fp8; default: bf16.", panel=LIFE)
+    train_usd_per_gpu_hour: float | None = of_life("Price of a GPU hour of training.", bounds.USD_PER_HOUR)
 
     def training_gpu(self, deployment: Deployment) -> Gpu:
         """The GPU to train on, by default the one that serves."""
@@ -108,64 +98,30 @@ class BoundOptions(TrainingOptions):
     >>> question = bounds.question(LawOptions().find_law(), ServingOptions().deployment())
     """
 
-    budget: float | None = quantity(
-        "Training FLOPs, such as 5.15e21; instead: --train-gpus and --days, or --budget-usd.", bounds.FLOPS
-    )
+    budget: float | None = quantity("Training FLOPs, such as 5.15e21; instead: --days or --budget-usd.", bounds.FLOPS)
     days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", bounds.DAYS)
     budget_usd: float | None = quantity("Dollars for training.", bounds.TOTAL_USD)
-    experts: str | None = considered(
-        "Expert counts to consider, such as 8,16,32 or '<=16'; default: those of --shape, doubled to 512 at most as far as the law speaks."
-    )
-    match: str | None = text(
-        "Baseline: expert count, loss or model name; default: the best dense model; an expert count means its loss-optimal model.",
-        metavar="E|LOSS|MODEL",
-    )
-    target: str | None = text(
-        "Benchmark score of the baseline; a dense model that is expected to reach it, such as hellaswag=0.75.",
-        metavar="TASK=SCORE",
-    )
-    match_experts: int | None = quantity(
-        "Baseline by its expert count; the same as --match E.", whole=True, panel=MODELS
-    )
-    against: str | None = considered(
-        "Published models to show with the plan, such as deepseek-v3:15T (its tokens); default: the nearest in training FLOPs."
-    )
+    experts: str | None = considered("Expert counts to consider, such as 8,16,32 or '<=16'; default: the shape's.")
+    match: str | None = text("Baseline: experts, loss or model; default: the best dense model.", metavar="E|LOSS|MODEL")
+    target: str | None = text("Benchmark score of a dense baseline, such as hellaswag=0.75.", metavar="TASK=SCORE")
+    match_experts: int | None = quantity("Baseline by its expert count, as --match E.", whole=True, panel=MODELS)
+    against: str | None = considered("Published models to show, such as deepseek-v3:15T; default: the nearest.")
     objective: str | None = text(
         "Goal: serve, quality, lifetime or loss; serve: cheapest at the baseline's loss, quality: lowest loss at a serving cost, "
         "lifetime: lowest cost of training and serving, loss: lowest loss; without it, the bounds decide."
     )
-    confidence: float | None = bounded(
-        "Required probability of reaching the loss; default: 0.8 for an ensemble; for one law, its central curve.",
-        bounds.SHARE,
-    )
+    confidence: float | None = bounded("Required probability of reaching the loss; default: 0.8.", bounds.SHARE)
     max_loss: float | None = bounded("Highest loss; replaces the baseline's loss.", bounds.LOSS)
-    max_usd_per_mtok: float | None = bounded(
-        "Highest serving cost in dollars per million output tokens.", bounds.USD_PER_MTOK
-    )
-    max_tokens: float | None = bounded(
-        "Most training tokens; default: the most that a published model was trained on, and 4 epochs of --unique-tokens without a life.",
-        bounds.TOKENS,
-    )
+    max_usd_per_mtok: float | None = bounded("Most dollars per million output tokens.", bounds.USD_PER_MTOK)
+    max_tokens: float | None = bounded("Most training tokens; default: the most published, 4 epochs.", bounds.TOKENS)
     max_active_params: float | None = bounded("Most active parameters, without embeddings.", bounds.PARAMETERS)
     max_total_params: float | None = bounded("Most total parameters, without embeddings.", bounds.PARAMETERS)
     max_days: float | None = bounded("Most days of training on --train-gpus.", bounds.DAYS)
-    within_chance: float | None = bounded(
-        "Chance to stay within stated days or dollars, by the errors of published runs and servings; default: as predicted, about half.",
-        bounds.SHARE,
-    )
-    max_total_usd: float | None = of_life(
-        "Dollars for training and serving together; needs --lifetime-tokens.", bounds.TOTAL_USD
-    )
-    disaggregated: bool = flag(
-        "Price models with prefill and decode on GPUs of their own, as many of each as keep all busy; cost --prefill-gpus auto has whole numbers.",
-        panel="Price",
-    )
-    bootstrap: int | None = quantity(
-        "Draws of the law for intervals; default: all; 0: no intervals.", bounds.DRAWS, panel=DETAILS
-    )
-    vocab_size: int | None = quantity(
-        "Vocabulary of the served and exported model; default: the law's, or 32000.", 2, whole=True, panel=MODELS
-    )
+    within_chance: float | None = bounded("Chance to stay within days or dollars; default: about half.", bounds.SHARE)
+    max_total_usd: float | None = of_life("Dollars for training and serving together.", bounds.TOTAL_USD)
+    disaggregated: bool = flag("Price models with prefill and decode on GPUs of their own.", panel="Price")
+    bootstrap: int | None = quantity("Draws of the law; default: all; 0: no intervals.", bounds.DRAWS, panel=DETAILS)
+    vocab_size: int | None = quantity("Vocabulary; default: the law's, or 32000.", 2, whole=True, panel=MODELS)
 
     def question(
         self,
