@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
 from moescale.bounds import Bound
-from moescale.errors import InputError, MoescaleError, located
+from moescale.errors import InputError, located
 from moescale.export.serving_launch import launch, published_name
 from moescale.hardware.precisions import Precision, find_precision
 from moescale.hardware.prices import usd_per_gpu_hour
@@ -38,7 +37,7 @@ from moescale.serving.question import question_record, slow_for_use, weight_form
 from moescale.serving.traffic import trace_lengths
 from moescale.serving.workload import Answer, burst
 from moescale.typing import FloatArray, Progress
-from moescale.units import format_count, three_digits_down
+from moescale.units import format_count, format_seconds, three_digits_down
 
 POOL = within(Bound(1, 1e5, whole=True))  # GPUs of a kind
 
@@ -62,58 +61,21 @@ class Server:
         """Under the load that was asked about."""
         return self.loaded.usd_per_mtok or 0.0
 
-    def late_s(self, limits: Deployment) -> dict[str, float]:
-        """Which of the limits it misses by the known error, with the seconds as corrected."""
-        times = self.loaded
+    @property
+    def late_s(self) -> dict[str, float]:
+        """Which of its limits it misses by the known error of its kind, and the seconds as corrected."""
+        times, limits = self.loaded, self.deployment
         return limits_missed(self.accuracy, (times.ttft_s, limits.max_ttft_s), (times.tpot_s, limits.max_tpot_s))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
-    """Which limits a server misses by the known error of its kind, and the cheapest server found that keeps all of them."""
-
-    times_s: dict[str, float]  # as corrected
-    kept: Server | None  # None: nothing that was looked at
-    stricter_s: dict[str, float]  # limits that give it, by option, such as --max-tpot; none: the stated ones do
-
-    def kept_record(self) -> dict[str, object]:
-        """The server that keeps the limits as JSON-ready values; empty where there is none."""
-        if self.kept is None:
-            return {}
-        one, groups, usd = self.kept.opened or self.kept.cost, self.kept.cost.attention_dp, self.kept.usd_per_mtok
-        record: dict[str, object] = {"gpus": one.gpus, "replicas": one.replicas or 1, "usd_per_mtok": usd}
-        record |= {} if groups is None else {"attention_dp": groups}
-        return record | {f"{option[2:].replace('-', '_')}_s": s for option, s in self.stricter_s.items()}
-
-
-def missed_by_error(server: Server, limits: Deployment, ask: Callable[[Deployment], Server]) -> Missed | None:
-    """What the known error says of the limits; None where all are kept.
-
-    `ask` answers the same question under other limits: as strict as the error is large, which smaller batches may keep.
-    """
-    first = missed = server.late_s(limits)
-    if not first:
-        return None
-    looked_at = server.cost.candidates or () if server.opened is None else ()
-    others = [replace(server, cost=candidate) for candidate in looked_at if candidate.batch is not None]
-    found = [(other, dict[str, float]()) for other in others if not other.late_s(limits)]
-    strict: dict[str, float] = {}
-    asked, last = limits, server
-    for _ in range(2):  # the smaller batch may miss the other limit
-        for name in missed:
-            stated, band = f"max_{name.lower()}_s", getattr(last.accuracy, name.lower())
-            most_s = three_digits_down(float(getattr(limits, stated)) * band.geometric_mean)
-            asked, strict = replace(asked, **{stated: most_s}), strict | {f"--max-{name.lower()}": most_s}
-        try:
-            last = ask(asked)
-        except MoescaleError:
-            break
-        if not (missed := last.late_s(limits)):
-            found.append((last, strict))
-            break
-    found = [(one, given) for one, given in found if one.cost.closed_loop is None or one.cost.closed_loop.meets_limits]
-    kept, stricter_s = min(found, key=lambda each: float(f"{each[0].usd_per_mtok:.9g}"), default=(None, {}))
-    return Missed(times_s=first, kept=kept, stricter_s=stricter_s)
+    @property
+    def stricter(self) -> str:
+        """The options that ask for a server which keeps these limits despite the error."""
+        found = list[str]()
+        for name in map(str.lower, self.late_s):
+            limit, band = getattr(self.deployment, f"max_{name}_s"), getattr(self.accuracy, name)
+            most_s = format_seconds(three_digits_down(float(limit) * band.geometric_mean))
+            found.append(f"--max-{name} {most_s.replace(' ', '')}")
+        return " ".join(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +89,6 @@ class Priced:
     serving: CostServingOptions
     has_price: bool  # of a GPU hour; else no dollars are shown
     server: Server
-    missed: Missed | None
     apart: Disaggregated | None
     apart_accuracy: Accuracy | None
     burst: Answer | None
@@ -158,8 +119,7 @@ class Priced:
             "burst": self.burst and self.burst.to_dict(),
             "accuracy": server.accuracy and server.accuracy.to_dict(),
             "calibrated": self.calibrated and self.calibrated.to_dict(),
-            "limits_missed_by_error": self.missed and self.missed.times_s,
-            "limits_kept_by_error": self.missed and self.missed.kept_record(),
+            "limits_missed_by_error": server.late_s,
             "launch": self.launch,
         }
         record |= {name: part for name, part in parts.items() if part}
@@ -223,29 +183,24 @@ def price(
 
     alone, host = kernels_alone(source), find_host(serving.host or "in-line")  # under a load
 
-    def served(asked: Deployment) -> Server:
-        with located("--concurrency"):
-            found = cost(
-                model, source, asked, serving.gpus_of_replica(),
-                clients=load.concurrency, lengths=lengths, percentile=load.percentile,
-                more_replicas=serving.replicas is None, progress=progress,
-            )  # fmt: skip
-        opened = None
-        if load.request_rate is not None and load.burst is None:
-            with located("--request-rate"):
-                found, opened = cost_at_rate(
-                    found, model, alone, replace(asked, host=host), load.request_rate,
-                    percentile=load.percentile, **of_trace,
-                )  # fmt: skip
-        own = laid_out(replace(asked, replicas=float(found.replicas or 1)), found.attention_dp)
-        return Server(cost=found, deployment=own, opened=opened, accuracy=accuracy_of(model, own, source))
-
-    server = served(limits)
-    apart_accuracy, one_of_many = None, replace(limits, replicas=server.deployment.replicas)
-    timed, at_rate = source, dict[str, Any]()
-    if server.opened is not None:  # by the same rate and host
-        timed, one_of_many = alone, replace(one_of_many, host=host)
+    with located("--concurrency"):
+        found = cost(
+            model, source, limits, serving.gpus_of_replica(),
+            clients=load.concurrency, lengths=lengths, percentile=load.percentile,
+            more_replicas=serving.replicas is None, progress=progress,
+        )  # fmt: skip
+    opened, apart_accuracy, timed, at_rate = None, None, source, dict[str, Any]()
+    one_of_many = limits
+    if load.request_rate is not None and load.burst is None:
+        timed, one_of_many = alone, replace(limits, host=host)
         at_rate = {"requests_per_s": load.request_rate, "percentile": load.percentile, "lengths": lengths}
+        with located("--request-rate"):
+            found, opened = cost_at_rate(
+                found, model, alone, one_of_many, load.request_rate, percentile=load.percentile, **of_trace
+            )
+    own = laid_out(replace(limits, replicas=float(found.replicas or 1)), found.attention_dp)
+    server = Server(cost=found, deployment=own, opened=opened, accuracy=accuracy_of(model, own, source))
+    one_of_many = replace(one_of_many, replicas=own.replicas)
     if (apart := _apart(serving, model, timed, one_of_many, **at_rate)) is not None:
         decoding = replace(server.deployment, attention_dp=float(apart.decode.attention_dp))
         apart_accuracy = accuracy_of(model, decoding, source, apart=True)
@@ -271,7 +226,6 @@ def price(
         apart=apart,
         apart_accuracy=apart_accuracy,
         burst=simulated,
-        missed=missed_by_error(server, limits, served),
     )
 
 

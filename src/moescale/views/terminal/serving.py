@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from moescale.models.published import Shape
-from moescale.options.priced import Missed, Priced
+from moescale.options.priced import Priced, Server
 from moescale.serving.accuracy import uncompared
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import LOAD, Disaggregated, Pool
 from moescale.serving.gpu_counts import Cost
 from moescale.serving.loads import OpenLoop
-from moescale.serving.question import cache_format, latency_text, weight_format
+from moescale.serving.question import cache_format, latency_text
 from moescale.serving.workload import Answer
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, accuracy_text, gpus_text, reason_lines, table_of, ttft_doubt
@@ -45,8 +45,8 @@ def show_cost(console: Console, found: Priced) -> None:
         text, layout = _headline(found), _layout(cost)
         hourly = f", {format_usd((server.opened or cost).gpus * usd_per_hour)} an hour" if priced else ""
         write_line(console, text + (f" ({layout})" if layout else "") + hourly, bold=len(text))
-    if found.missed is not None:
-        write_paragraph(console, _missed(found, found.missed))
+    if server.late_s:
+        write_paragraph(console, _missed(server))
     terms = found.serving.price_terms() if priced else None
     price = f"{format_usd(usd_per_hour)} per GPU hour{f' ({terms})' if terms else ''}; " if priced else ""
     traffic = "" if found.serving.trace is None else f", {found.serving.traffic().source}"
@@ -75,8 +75,7 @@ def show_cost(console: Console, found: Priced) -> None:
         low, high = map(format_usd, corrected.interval)
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
         write_paragraph(console, f"Calibrated: {text}")
-    surely = found.missed and not found.missed.stricter_s and found.missed.kept
-    write_table(console, cost_table(cost, priced=priced, kept=surely.cost if surely else None))
+    write_table(console, cost_table(cost, priced=priced))
     if cost.attention_dp is not None:
         _attention_groups(console, deployment)
     _show_loads(console, found)
@@ -202,23 +201,11 @@ def _percentiles(run: Answer, name: str) -> str:
     return f"{format_seconds(median)} median, {format_seconds(high)} at the 99th percentile"
 
 
-def _missed(found: Priced, missed: Missed) -> str:
-    """Which limits the answer misses by the known error of its kind, and the cheapest server found that keeps them."""
-    times, kept = " and ".join(f"{name} ({format_seconds(s)})" for name, s in missed.times_s.items()), missed.kept
-    server = _server(found.server.cost, found.server.opened)
-    text = f"By the error of its kind, {server} would miss the limit of {times}"
-    if kept is None:
-        if found.server.opened is not None:
-            return f"{text}."
-        deployment = found.server.deployment
-        fp8 = weight_format(deployment) == "bf16" and deployment.gpu.fp8_flops_per_s
-        alone = len(found.server.cost.candidates or ()) < 2
-        others, more = ("", "more --gpus") if alone else (", as would all others", "a larger --max-gpus")
-        return f"{text}{others}; {more}{' or --weights fp8' if fp8 else ''} may keep it."
-    stated = " ".join(f"{option} {format_seconds(s).replace(' ', '')}" for option, s in missed.stricter_s.items())
-    usd = f", {format_usd(kept.usd_per_mtok)}" if found.has_price else ""
-    at = f" at {stated}" if stated else ""
-    return f"{text}; the cheapest that would keep it: {_server(kept.cost, kept.opened)}{at}{usd}."
+def _missed(server: Server) -> str:
+    """Which limits the answer misses by the known error of its kind, and how to ask for what keeps them."""
+    times = " and ".join(f"{name} ({format_seconds(s)})" for name, s in server.late_s.items())
+    text = f"By the error of its kind, {_server(server.cost, server.opened)} would miss the limit of {times}"
+    return f"{text}; {server.stricter} asks for what would keep it."
 
 
 def _server(c: Cost, opened: OpenLoop | None = None) -> str:
@@ -236,11 +223,8 @@ def _gpus(c: Cost, many: bool) -> str:
     return f"{c.gpus} = {c.replicas} x {one}" if many and (c.replicas or 1) > 1 else one
 
 
-def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> Table:
-    """Each GPU count that was looked at, in the closed loop where there is one; without dollars where there is no price.
-
-    `kept` is marked as the one that keeps the limits by the known error of its kind.
-    """
+def cost_table(cost: Cost, *, priced: bool = True) -> Table:
+    """Each GPU count that was looked at, in the closed loop where there is one; without dollars where there is no price."""
     looked_at = cost.candidates or (cost,)
     closed = cost.closed_loop is not None
     answering = [c for c in looked_at if (c.closed_loop if closed else c.batch) is not None]
@@ -249,14 +233,13 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
     def of(c: Cost) -> Cost | Answer:
         return c.closed_loop or c
 
-    def layout(c: Cost | None) -> object:
-        return c and (c.gpus, c.replicas, c.attention_dp)
+    def layout(c: Cost) -> object:
+        return c.gpus, c.replicas, c.attention_dp
 
     def last(c: Cost) -> str:
         words = {
             "<- cheapest": layout(c) == layout(cost),
             "breaks a limit": c.closed_loop is not None and not c.closed_loop.meets_limits,
-            "<- by known error": layout(c) == layout(kept),
         }
         return ", ".join(word for word, holds in words.items() if holds)
 
