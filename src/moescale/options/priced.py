@@ -57,11 +57,6 @@ class Server:
         return self.opened or self.cost.closed_loop or self.cost
 
     @property
-    def usd_per_mtok(self) -> float:
-        """Under the load that was asked about."""
-        return self.loaded.usd_per_mtok or 0.0
-
-    @property
     def late_s(self) -> dict[str, float]:
         """Which of its limits it misses by the known error of its kind, and the seconds as corrected."""
         times, limits = self.loaded, self.deployment
@@ -92,7 +87,7 @@ class Priced:
     apart: Disaggregated | None
     apart_accuracy: Accuracy | None
     burst: Answer | None
-    launch: str | None  # the line that starts the server
+    launch: str | None = None  # the line that starts the server
 
     @property
     def calibrated(self) -> Calibrated | None:
@@ -182,39 +177,39 @@ def price(
         lengths, of_trace = (prompt, output), {"prompt_tokens": prompt, "output_tokens": output}
 
     alone, host = kernels_alone(source), find_host(serving.host or "in-line")  # under a load
-
     with located("--concurrency"):
         found = cost(
             model, source, limits, serving.gpus_of_replica(),
             clients=load.concurrency, lengths=lengths, percentile=load.percentile,
             more_replicas=serving.replicas is None, progress=progress,
         )  # fmt: skip
-    opened, apart_accuracy, timed, at_rate = None, None, source, dict[str, Any]()
-    one_of_many = limits
+    opened, apart, apart_accuracy, simulated = None, None, None, None
+    timed, one_of_many = source, limits
+    how: dict[str, Any] = {}  # of prefill and decode apart
     if load.request_rate is not None and load.burst is None:
         timed, one_of_many = alone, replace(limits, host=host)
-        at_rate = {"requests_per_s": load.request_rate, "percentile": load.percentile, "lengths": lengths}
+        how = {"requests_per_s": load.request_rate, "percentile": load.percentile, "lengths": lengths}
         with located("--request-rate"):
             found, opened = cost_at_rate(
                 found, model, alone, one_of_many, load.request_rate, percentile=load.percentile, **of_trace
             )
     own = laid_out(replace(limits, replicas=float(found.replicas or 1)), found.attention_dp)
     server = Server(cost=found, deployment=own, opened=opened, accuracy=accuracy_of(model, own, source))
-    one_of_many = replace(one_of_many, replicas=own.replicas)
-    if (apart := _apart(serving, model, timed, one_of_many, **at_rate)) is not None:
-        decoding = replace(server.deployment, attention_dp=float(apart.decode.attention_dp))
+    if serving.prefill_gpus or serving.decode_gpus:
+        refuse(serving, ("replicas",), "goes without --prefill-gpus and --decode-gpus, which count the workers")
+        how["prefill_gpus"] = _pool("--prefill-gpus", serving.prefill_gpus)
+        how["decode_gpus"] = _pool("--decode-gpus", serving.decode_gpus)
+        apart = disaggregated(model, timed, replace(one_of_many, replicas=own.replicas), **how)
+        decoding = replace(own, attention_dp=float(apart.decode.attention_dp))
         apart_accuracy = accuracy_of(model, decoding, source, apart=True)
     longest, context = math.ceil(float(np.asarray(limits.longest_tokens))), described.context_tokens()
     if context is not None and longest > context:
         remark(f"requests of {longest} tokens are longer than the {context} that the model was made for")
-    line = _launch_line(described, serving, server, checkpoint, source, remark)
-    simulated = None
     if load.burst is not None:
         requests = replace(burst(load.burst, load.request_rate or math.inf), **of_trace)
-        gpus, loaded = server.cost.gpus_per_replica, replace(server.deployment, host=host)
         with located("--burst"):
-            simulated = simulate(model, alone, loaded, gpus, requests).answer()
-    return Priced(
+            simulated = simulate(model, alone, replace(own, host=host), found.gpus_per_replica, requests).answer()
+    priced = Priced(
         model=model,
         published=described.published is not None,
         checkpoint=checkpoint,
@@ -222,11 +217,11 @@ def price(
         serving=serving,
         has_price=has_price,
         server=server,
-        launch=line,
         apart=apart,
         apart_accuracy=apart_accuracy,
         burst=simulated,
     )
+    return priced if serving.launch is None else replace(priced, launch=_launch_line(priced, described, remark))
 
 
 def _model(
@@ -300,8 +295,6 @@ def _weight_format(
     """
     stated, asked = serving.weights, None
     if stated is not None:
-        if "," in stated:
-            raise InputError("one format is priced at a time", where="--weights", next_step="ask once for each")
         with located("--weights"):
             asked = find_precision("weights", stated)
     if checkpoint is None:
@@ -328,17 +321,6 @@ def _weight_format(
     return asked
 
 
-def _apart(
-    serving: CostServingOptions, model: Architecture, source: LatencySource, deployment: Deployment, **at_rate: Any
-) -> Disaggregated | None:
-    """Prefill and decode on GPUs of their own, if either count is stated; the other one is searched."""
-    if not (serving.prefill_gpus or serving.decode_gpus):
-        return None
-    refuse(serving, ("replicas",), "goes without --prefill-gpus and --decode-gpus, which count the workers")
-    prefill, decode = _pool("--prefill-gpus", serving.prefill_gpus), _pool("--decode-gpus", serving.decode_gpus)
-    return disaggregated(model, source, deployment, prefill_gpus=prefill, decode_gpus=decode, **at_rate)
-
-
 def _pool(option: str, stated: str | None) -> int | None:
     if stated is None or stated.strip().lower() == "auto":
         return None
@@ -348,18 +330,9 @@ def _pool(option: str, stated: str | None) -> int | None:
         raise InputError(error.what, where=option, next_step=f"{error.next_step}, or auto") from None
 
 
-def _launch_line(
-    described: ModelOptions,
-    serving: CostServingOptions,
-    server: Server,
-    checkpoint: CheckpointWeights | None,
-    source: LatencySource,
-    remark: Remark,
-) -> str | None:
-    """The line that starts the recommended server, if it is asked for; what it does not say is remarked on."""
-    if (engine := serving.launch) is None:
-        return None
-    model, stated = "MODEL", None if checkpoint is None else checkpoint.format
+def _launch_line(priced: Priced, described: ModelOptions, remark: Remark) -> str:
+    """The line that starts the recommended server; what it does not say is remarked on."""
+    server, engine, model = priced.server, str(priced.serving.launch), "MODEL"
     if described.published is not None:
         model = published_name(described.published)
         if "/" not in model:
@@ -368,14 +341,14 @@ def _launch_line(
         model = str(config if config.is_dir() else config.parent)
     else:
         remark("--launch: put the folder of the trained model in place of MODEL")
+    stated = priced.checkpoint and priced.checkpoint.format
     found = launch(engine, model, server.cost, server.deployment, stated, most_tokens=described.context_tokens())
-    if serving.prefill_gpus or serving.decode_gpus:
-        remark(
-            f"--launch: the line starts prefill and decode on the same GPUs; {engine} has options of its own for separate ones"
-        )
-    if (priced := getattr(source, "backend", engine)) != engine:
+    if priced.apart is not None:
+        on_same = "the line starts prefill and decode on the same GPUs"
+        remark(f"--launch: {on_same}; {engine} has options of its own for separate ones")
+    if (backend := getattr(priced.source, "backend", engine)) != engine:
         others = f"--latency silicon:{engine} takes those of {engine}"
-        remark(f"--launch: priced with the kernels of {priced}; {others}")
+        remark(f"--launch: priced with the kernels of {backend}; {others}")
     for note in found.notes:
         remark(f"--launch: {note}")
     return found.command
