@@ -56,7 +56,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("fit RUNS --where 'tokens > 1e99'", 2, ("filter", "none of 100 runs")),
     ("fit RUNS --size-column nope", 2, ("size column 'nope'", "n_params_dense")),
     ("fit RUNS --size-column loss", 2, ("'loss'", "two columns")),
-    ("fit RUNS --starts 0", 2, ("--starts", "auto, paper")),
+    ("fit RUNS --starts 0", 2, ("--starts", "nearest: 1")),
     ("fit RUNS --bootstrap 1", 2, ("--bootstrap", "nearest: 0, or 2")),
     ("fit RUNS --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 10000")),
     ("fit RUNS --seed -1", 2, ("--seed", "'-1'")),

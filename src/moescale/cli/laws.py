@@ -56,7 +56,8 @@ def fit(
     from moescale.views.terminal.fits import show_fit
 
     # All that can be refused is refused before the fit, which may take minutes.
-    how = FitSettings(starts=_starts(starts), extra=inputs.inputs(), bootstrap=bootstrap, seed=seed)
+    n_starts = starts if starts in ("auto", "paper") else int(STARTS.parse(starts, "--starts"))
+    how = FitSettings(starts=n_starts, extra=inputs.inputs(), bootstrap=bootstrap, seed=seed)
     with located("--prior"):
         how = replace(how, prior=None if prior is None else find_law(prior))
     with located("--law"):
@@ -90,16 +91,6 @@ def fit(
         say(f"wrote {output}")
     warn(found.fit.warnings)
     tell(unwritten)
-
-
-def _starts(stated: str) -> str | int:
-    if stated in ("auto", "paper"):
-        return stated
-    try:
-        return int(STARTS.parse(stated, "--starts"))
-    except InputError as error:
-        what, next_step = f"{stated!r} is not a number of starting points", f"auto, paper, or 1 to {DRAWS.most:g}"
-        raise InputError(what, where="--starts", next_step=next_step) from error
 
 
 @command("moescale laws --json")

@@ -201,9 +201,7 @@ class PlanRequest:
         server = f"{self.deployment.max_gpus} GPUs in {self.deployment.weights or 'bf16'}"
         missed = f"{CONFIDENCE:.0%} is out of reach of a model that {server} serve"
         if (found := self._wider(law, progress, missed)) is not None:
-            sure = found.confidence or CONFIDENCE
-            note = f"{found.warnings[0]}, and with {sure:.0%}, which has less expected regret there"
-            return found if sure >= CONFIDENCE else replace(found, warnings=(note, *found.warnings[1:]))
+            return found
         with suppress(InfeasibleError):
             confidence = round(math.floor(sure / STEP) * STEP, 2)
             found = replace(self, bounds=replace(self.bounds, confidence=confidence))._plan(law, progress)

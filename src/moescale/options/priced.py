@@ -197,8 +197,9 @@ def price(
     server = Server(cost=found, deployment=own, opened=opened, accuracy=accuracy_of(model, own, source))
     if serving.prefill_gpus or serving.decode_gpus:
         refuse(serving, ("replicas",), "goes without --prefill-gpus and --decode-gpus, which count the workers")
-        how["prefill_gpus"] = _pool("--prefill-gpus", serving.prefill_gpus)
-        how["decode_gpus"] = _pool("--decode-gpus", serving.decode_gpus)
+        for name, stated in (("prefill_gpus", serving.prefill_gpus), ("decode_gpus", serving.decode_gpus)):
+            searched = stated is None or stated.strip().lower() == "auto"
+            how[name] = None if searched else int(POOL.parse(stated, f"--{name.replace('_', '-')}"))
         apart = disaggregated(model, timed, replace(one_of_many, replicas=own.replicas), **how)
         decoding = replace(own, attention_dp=float(apart.decode.attention_dp))
         apart_accuracy = accuracy_of(model, decoding, source, apart=True)
@@ -319,15 +320,6 @@ def _weight_format(
     instead = f"priced with --weights {asked.name} instead for the quantised matrices"
     remark(f"the checkpoint's weights are {own} ({checkpoint.stated}); {instead}")
     return asked
-
-
-def _pool(option: str, stated: str | None) -> int | None:
-    if stated is None or stated.strip().lower() == "auto":
-        return None
-    try:
-        return int(POOL.parse(stated, option))
-    except InputError as error:
-        raise InputError(error.what, where=option, next_step=f"{error.next_step}, or auto") from None
 
 
 def _launch_line(priced: Priced, described: ModelOptions, remark: Remark) -> str:
