@@ -14,8 +14,7 @@ from moescale.cli.options import JSON, PLOT, command
 from moescale.cli.output import answer, check_plot, held_back, made_with, say, show_progress, tell, warn
 from moescale.errors import InputError, located
 from moescale.options.fields import at_option, path, quantity, refuse, text, within
-from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, in_shape
-from moescale.options.runs import TableOptions
+from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, TableOptions, in_shape
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law

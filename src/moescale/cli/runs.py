@@ -16,9 +16,8 @@ from moescale.cli.options import JSON, command
 from moescale.cli.output import answer, held_back, print_json, say, show_progress, tell, warn
 from moescale.errors import InfeasibleError, InputError, located, unknown_name
 from moescale.options.fields import MOST_SECONDS, flag, path, quantity, seconds, text
-from moescale.options.law import LawOptions, shape_name
+from moescale.options.law import LawOptions, TableOptions, shape_name
 from moescale.options.question import BoundOptions
-from moescale.options.runs import TableOptions
 from moescale.options.serving import ServingOptions
 from moescale.units import format_count, format_seconds, plural
 

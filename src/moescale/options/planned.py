@@ -23,10 +23,10 @@ from moescale.options.law import (
     USUAL_SHAPES,
     LawOptions,
     in_shape,
+    runs_of,
     shape_name,
 )
 from moescale.options.question import BoundOptions
-from moescale.options.runs import runs_of
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.planning import shapes as compared
 from moescale.planning.as_built import stacked
