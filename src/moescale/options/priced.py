@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from moescale.bounds import Bound
 from moescale.errors import InputError, located
 from moescale.export.serving_launch import launch, published_name
 from moescale.hardware.precisions import Precision, find_precision
-from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.latency import LatencySource, kernels_alone
 from moescale.latency.engines import find_host
 from moescale.latency.roofline import Roofline
@@ -82,7 +81,6 @@ class Priced:
     checkpoint: CheckpointWeights | None
     source: LatencySource
     serving: CostServingOptions
-    has_price: bool  # of a GPU hour; else no dollars are shown
     server: Server
     apart: Disaggregated | None
     apart_accuracy: Accuracy | None
@@ -117,8 +115,7 @@ class Priced:
             "limits_missed_by_error": server.late_s,
             "launch": self.launch,
         }
-        record |= {name: part for name, part in parts.items() if part}
-        return record if self.has_price else cast("dict[str, object]", _without_dollars(record))
+        return record | {name: part for name, part in parts.items() if part}
 
     def _weights_record(self) -> dict[str, object]:
         """The format that was priced, and who says so."""
@@ -140,15 +137,6 @@ class Priced:
         return f"{checkpoint.format}, {whose}; --weights overrides"
 
 
-def _without_dollars(record: object) -> object:
-    if isinstance(record, dict):
-        parts = cast("dict[str, object]", record)
-        return {name: _without_dollars(part) for name, part in parts.items() if not name.startswith("usd")}
-    if isinstance(record, list):
-        return [_without_dollars(part) for part in cast("list[object]", record)]
-    return record
-
-
 def price(
     described: ModelOptions,
     load: LoadOptions,
@@ -159,9 +147,7 @@ def price(
     """The model on its cheapest server; raises InputError that names the option, InfeasibleError where no GPU count holds it."""
     load.check(serving)
     model, checkpoint = _model(described, serving.kv_heads, remark)
-    has_price = _has_price(serving, remark)
-    weights = _weight_format(serving, checkpoint, remark)
-    limits = serving.deployment(weights=weights, usd_per_gpu_hour=None if has_price else 1.0, remark=remark)
+    limits = serving.deployment(weights=_weight_format(serving, checkpoint, remark), remark=remark)
     if described.published is not None and ".json:" in described.published:  # a row of a plan: no name for a server
         described = replace(described, published=None)
     model = with_usual_shares(model, limits.weights)
@@ -216,7 +202,6 @@ def price(
         checkpoint=checkpoint,
         source=source,
         serving=serving,
-        has_price=has_price,
         server=server,
         apart=apart,
         apart_accuracy=apart_accuracy,
@@ -273,18 +258,6 @@ def _model_of_size(described: ModelOptions, n_params: float, kv_heads: int | Non
     # N leaves the experts' copies out: who states all parameters of a model as N gets many times the model meant.
     total = format_count(float(count_parameters(model).total))
     return replace(model, name=f"N = {format_count(n_params)} with {count} experts ({total} total parameters)")
-
-
-def _has_price(serving: CostServingOptions, remark: Remark) -> bool:
-    """Whether an hour of the GPU has a price; a remark where it has none: everything but the dollars is answered."""
-    gpu = serving.find_gpu()
-    if serving.stated_price() is None:
-        try:
-            usd_per_gpu_hour(gpu)
-        except InputError as error:
-            remark(f"no dollars, because {error.what}; pass --usd-per-gpu-hour with what you pay")
-            return False
-    return True
 
 
 def _weight_format(

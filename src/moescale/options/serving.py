@@ -85,21 +85,20 @@ class ServingOptions(Group):
         self,
         *,
         weights: Precision | None = None,
-        usd_per_gpu_hour: float | None = None,
         usual_tpot_s: float | None = None,
         remark: Remark = ignore,
     ) -> Deployment:
-        """The deployment that the options state; the arguments stand before the options of their names.
+        """The deployment that the options state; `weights` stand before the option of that name.
 
         `usual_tpot_s` is the limit of TPOT where none is stated. Raises InputError that names the option.
         """
         from moescale.hardware.precisions import find_precision
-        from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
+        from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.latency.engines import engine_of_latency, find_host
         from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
 
         gpu, traffic = self.find_gpu(), self.traffic(remark)
-        price = usd_per_gpu_hour or self.stated_price()
+        price = self.stated_price()
         with located("--weights"):
             weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
         with located("--kv-cache"):
@@ -115,7 +114,7 @@ class ServingOptions(Group):
             host = find_host(self.host or ("asynchronous" if engine.asynchronous else "none"))
         deployment = Deployment(
             gpu=gpu,
-            usd_per_gpu_hour=catalogue_price(gpu) if price is None else price,
+            usd_per_gpu_hour=usd_per_gpu_hour(gpu) if price is None else price,
             prompt_tokens=traffic.prompt_tokens,
             output_tokens=traffic.output_tokens,
             max_gpus=self.max_gpus or NODE,

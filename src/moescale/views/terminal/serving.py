@@ -38,17 +38,17 @@ def show_models(console: Console, models: Sequence[Shape]) -> None:
 def show_cost(console: Console, found: Priced) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at, then each load that was asked about."""
     server, cost, deployment = found.server, found.server.cost, found.server.deployment
-    usd_per_hour, priced = float(deployment.usd_per_gpu_hour), found.has_price
+    usd_per_hour = float(deployment.usd_per_gpu_hour)
     for warning in found.warnings():
         write_paragraph(console, warning, lead="Warning:")
     if cost.usd_per_mtok is not None:
         text, layout = _headline(found), _layout(cost)
-        hourly = f", {format_usd((server.opened or cost).gpus * usd_per_hour)} an hour" if priced else ""
-        write_line(console, text + (f" ({layout})" if layout else "") + hourly, bold=len(text))
+        hourly = format_usd((server.opened or cost).gpus * usd_per_hour)
+        write_line(console, text + (f" ({layout})" if layout else "") + f", {hourly} an hour", bold=len(text))
     if server.late_s:
         write_paragraph(console, _missed(server))
-    terms = found.serving.price_terms() if priced else None
-    price = f"{format_usd(usd_per_hour)} per GPU hour{f' ({terms})' if terms else ''}; " if priced else ""
+    terms = found.serving.price_terms()
+    price = f"{format_usd(usd_per_hour)} per GPU hour{f' ({terms})' if terms else ''}; "
     traffic = "" if found.serving.trace is None else f", {found.serving.traffic().source}"
     reserve = f"; reserve {format_bytes(cost.reserve_bytes)} per GPU" if cost.reserve_bytes else ""
     write_paragraph(
@@ -64,18 +64,18 @@ def show_cost(console: Console, found: Priced) -> None:
     )
     usd_in, usd_out = cost.usd_per_input_mtok, cost.usd_per_output_mtok
     full = cost.closed_loop is None and server.opened is None
-    if priced and full and usd_in is not None and usd_out is not None:
+    if full and usd_in is not None and usd_out is not None:
         free = "prompt tokens add nothing (the host's time covers their work),"
         each = f"{format_usd(usd_in)} per million prompt tokens and" if usd_in else free
         text = f"{each} {format_usd(usd_out)} per million output tokens"
         write_paragraph(console, f"separate prices: {text}")
     known = accuracy_text(server.accuracy, deployment.gpu.name, uncompared(found.model, deployment, found.source))
     write_paragraph(console, f"Accuracy: {known}{ttft_doubt(server.accuracy, deployment.max_ttft_s)}")
-    if found.serving.calibrated and priced and server.opened is None and (corrected := found.calibrated) is not None:
+    if found.serving.calibrated and server.opened is None and (corrected := found.calibrated) is not None:
         low, high = map(format_usd, corrected.interval)
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
         write_paragraph(console, f"Calibrated: {text}")
-    write_table(console, cost_table(cost, priced=priced))
+    write_table(console, cost_table(cost))
     if cost.attention_dp is not None:
         _attention_groups(console, deployment)
     _show_loads(console, found)
@@ -85,15 +85,15 @@ def show_cost(console: Console, found: Priced) -> None:
 
 
 def _headline(found: Priced) -> str:
-    """Dollars, or tokens a second where there is no price, and the GPUs of the server."""
+    """Dollars, and the GPUs of the server."""
     server, gpu = found.server, found.server.deployment.gpu.name
     usd = f"{format_usd(server.loaded.usd_per_mtok or 0.0)} per million output tokens on "
     if (opened := server.opened) is not None:
         rate = plural(opened.requests_per_s, "request")
-        return f"{usd if found.has_price else ''}{opened.gpus} x {gpu} at {rate} a second"
+        return f"{usd}{opened.gpus} x {gpu} at {rate} a second"
     loop = server.cost.closed_loop
     clients = "" if loop is None else f" for {plural(loop.concurrency or 0, 'client')}"
-    return f"{usd if found.has_price else f'{_tokens_s(server.cost):,.0f} output tokens/s on '}{server.cost.gpus} x {gpu}{clients}"
+    return f"{usd}{server.cost.gpus} x {gpu}{clients}"
 
 
 def _layout(cost: Cost) -> str:
@@ -111,7 +111,7 @@ def _show_loads(console: Console, found: Priced) -> None:
     closed, opened, apart, burst = found.server.cost.closed_loop, found.server.opened, found.apart, found.burst
 
     def usd(value: float, per: str) -> str:
-        return f", {format_usd(value)} per {per}" if found.has_price else ""
+        return f", {format_usd(value)} per {per}"
 
     if closed is not None:
         write_line(console)
@@ -156,7 +156,7 @@ def _show_loads(console: Console, found: Priced) -> None:
             f"Accuracy: {accuracy_text(found.apart_accuracy, gpu, 'this kind with prefill and decode apart')}.",
         )
     if opened is not None and apart is not None and apart.keeps_rate:
-        write_table(console, _rate_table(opened, apart, priced=found.has_price))
+        write_table(console, _rate_table(opened, apart))
     if burst is not None:
         write_line(console)
         write_paragraph(
@@ -177,16 +177,15 @@ def _workers(pool: Pool) -> str:
     return f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}{groups}, {pool.busy:.0%} busy"
 
 
-def _rate_table(opened: OpenLoop, apart: Disaggregated, *, priced: bool) -> Table:
+def _rate_table(opened: OpenLoop, apart: Disaggregated) -> Table:
     """The usual server and that with prefill and decode apart at the same rate; what costs less is marked."""
     most = max(opened.gpus, apart.gpus)
     times = "means" if opened.percentile is None else f"{opened.percentile:g}th percentiles"
     layout = f"{opened.replicas} x {opened.tensor_parallel}", f"{apart.prefill.gpus} + {apart.decode.gpus}"
-    usd: Cell[OpenLoop | Disaggregated] = (Column("$/Mtok"), lambda c: format_usd(c.usd_per_mtok))
     cells: tuple[Cell[OpenLoop | Disaggregated], ...] = (
         (Column("prefill and decode", text=True), lambda c: "on the same GPUs" if c is opened else "separate"),
         (Column("GPUs"), lambda c: f"{c.gpus} = {layout[c is apart]}"),
-        *((usd,) if priced else ()),
+        (Column("$/Mtok"), lambda c: format_usd(c.usd_per_mtok)),
         (Column("TTFT"), lambda c: format_seconds(c.ttft_s)),
         (Column("TPOT"), lambda c: format_seconds(c.tpot_s or 0.0)),
         (Column("", text=True), lambda c: "<- cheaper" if c.gpus < most else ""),
@@ -223,8 +222,8 @@ def _gpus(c: Cost, many: bool) -> str:
     return f"{c.gpus} = {c.replicas} x {one}" if many and (c.replicas or 1) > 1 else one
 
 
-def cost_table(cost: Cost, *, priced: bool = True) -> Table:
-    """Each GPU count that was looked at, in the closed loop where there is one; without dollars where there is no price."""
+def cost_table(cost: Cost) -> Table:
+    """Each GPU count that was looked at, in the closed loop where there is one."""
     looked_at = cost.candidates or (cost,)
     closed = cost.closed_loop is not None
     answering = [c for c in looked_at if (c.closed_loop if closed else c.batch) is not None]
@@ -249,10 +248,9 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
     limited: Cell[Cost] = (Column("batch limited by", text=True), limit)
     if closed:
         limited = (Column("request time", rank=2), lambda c: format_seconds(getattr(of(c), "e2e_s", 0.0)))
-    usd: Cell[Cost] = (Column("$/Mtok"), lambda c: format_usd(of(c).usd_per_mtok or 0.0))
     cells: tuple[Cell[Cost], ...] = (
         (Column("GPUs"), lambda c: _gpus(c, many)),
-        *((usd,) if priced else ()),
+        (Column("$/Mtok"), lambda c: format_usd(of(c).usd_per_mtok or 0.0)),
         (Column("batch"), lambda c: f"{of(c).batch:.0f}"),
         (Column("output tok/s"), lambda c: f"{_tokens_s(c):,.0f}"),
         (Column("TTFT"), lambda c: format_seconds(of(c).ttft_s or 0.0)),
