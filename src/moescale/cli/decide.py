@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from moescale.cli.options import JSON, PLOT, command
-from moescale.cli.output import answer, check_plot, held_back, made_with, say, show_progress, tell, typed, warn
+from moescale.cli.output import answer, held_back, made_with, say, show_progress, tell, typed, warn
 from moescale.errors import InputError, UnwrittenError, install, located
 from moescale.options.cost import CostServingOptions, LoadOptions, ModelOptions
 from moescale.options.export import ExportOptions
@@ -42,10 +42,12 @@ def plan(
     import numpy as np
 
     from moescale.options.planned import PlanRequest
-    from moescale.views.figures import plan_figure, save_figure
+    from moescale.views.figures import check_plot, plan_figure, save_figure
     from moescale.views.terminal.plan import show_plan
 
-    check_plot(plot)
+    with at_option("--plot"):
+        if plot is not None:
+            check_plot(plot)
     export.check()
     every = law.shape == EVERY_SHAPE
     chosen = (replace(law, shape=PLANNED_SHAPE) if every else law).find_law()

@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from moescale.bounds import DRAWS, FLOPS, PARAMETERS, SEED, TOKENS, Bound
 from moescale.cli.options import JSON, PLOT, command
-from moescale.cli.output import answer, check_plot, held_back, made_with, say, show_progress, tell, warn
+from moescale.cli.output import answer, held_back, made_with, say, show_progress, tell, warn
 from moescale.errors import InputError, located
 from moescale.options.fields import at_option, path, quantity, refuse, text, within
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, TableOptions, in_shape
-
-if TYPE_CHECKING:
-    from moescale.scaling_laws import Law
 
 RUNS = path("Table of runs: CSV, TSV, Parquet or JSON lines.", name="RUNS", default=MISSING)
 STARTS = within(Bound(1, DRAWS.most, whole=True))
@@ -51,7 +47,7 @@ def fit(
     from moescale.models.coordinates import expansion
     from moescale.models.family import find_family
     from moescale.scaling_laws import find_form, find_law, save_law
-    from moescale.views.figures import fit_figure, save_figure
+    from moescale.views.figures import check_plot, fit_figure, save_figure
     from moescale.views.terminal.fits import show_fit
 
     # All that can be refused is refused before the fit, which may take minutes.
@@ -67,7 +63,9 @@ def fit(
     if output is not None:
         with at_option("-o"):
             check_target(output, [runs, prior])
-    check_plot(plot)
+    with at_option("--plot"):
+        if plot is not None:
+            check_plot(plot)
     read = table.read(runs)
     with show_progress(not json_) as progress, at_option(read.source):
         found = fit_runs(read, law, how, progress=progress)
@@ -122,11 +120,12 @@ def predict(
     """Predict the loss of one model, or of each model in a table."""
     import numpy as np
 
+    from moescale.fitting.workflow import predict_runs
     from moescale.planning.rationale import unknown_range_notes
     from moescale.planning.search import fitted_up_to
     from moescale.scaling_laws import predict as predict_loss
     from moescale.scaling_laws.ensemble import MODEL_INPUTS
-    from moescale.views.terminal.fits import show_prediction
+    from moescale.views.terminal.fits import show_prediction, show_predictions
 
     chosen = law.find_law()
     if runs is not None:
@@ -135,7 +134,16 @@ def predict(
             if stated not in (None, 1):
                 what, next_step = "each row of the table states it", "leave out this option or --runs"
                 raise InputError(what, where=option, next_step=next_step)
-        _predict_table(chosen, table, runs, inputs, json_=json_)
+        if table.size_column is None and isinstance(known := chosen.evidence.get("size_column"), str):
+            table = replace(table, size_column=known)  # what the law's N is
+        read = table.read(runs, needs_loss=False)
+        with at_option(read.source):
+            each = predict_runs(chosen, read, extra=inputs.inputs())
+        answer(json_, [one.to_dict() for one in each], show_predictions, chosen, each, read)
+        if not chosen.form.uses_experts and (read.experts != 1).any():
+            warn(f"{chosen.name} does not depend on the number of experts, but the runs do")
+        warn(note.rstrip(".") for note in unknown_range_notes(chosen))
+        warn(read.warnings)
         return
     if n_params is None or tokens is None:
         where = "--n-params" if n_params is None else "--tokens"
@@ -158,23 +166,6 @@ def predict(
         raise InputError(what, where="--law", next_step="stay closer to the fitted range, or use another law")
     warn(note.rstrip(".") for note in unknown_range_notes(chosen))
     answer(json_, predicted.to_dict(), show_prediction, chosen, predicted)
-
-
-def _predict_table(law: Law, table: TableOptions, path: Path, inputs: InputOptions, *, json_: bool) -> None:
-    from moescale.fitting.workflow import predict_runs
-    from moescale.planning.rationale import unknown_range_notes
-    from moescale.views.terminal.fits import show_predictions
-
-    if table.size_column is None and isinstance(known := law.evidence.get("size_column"), str):
-        table = replace(table, size_column=known)  # what the law's N is
-    runs = table.read(path, needs_loss=False)
-    with at_option(runs.source):
-        predicted = predict_runs(law, runs, extra=inputs.inputs())
-    answer(json_, [one.to_dict() for one in predicted], show_predictions, law, predicted, runs)
-    if not law.form.uses_experts and (runs.experts != 1).any():
-        warn(f"{law.name} does not depend on the number of experts, but the runs do")
-    warn(note.rstrip(".") for note in unknown_range_notes(law))
-    warn(runs.warnings)
 
 
 @command(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from moescale.errors import InputError
-from moescale.options.fields import at_option
 
 if TYPE_CHECKING:
     import typer
@@ -71,15 +70,6 @@ def show_progress(enabled: bool) -> Generator[Progress]:
             bar.update(task, description=step, completed=share)
 
         yield report
-
-
-def check_plot(path: Path | None) -> None:
-    """Refuse a figure that could not be written before the work that it would show."""
-    if path is not None:
-        from moescale.views.figures import check_plot
-
-        with at_option("--plot"):
-            check_plot(path)
 
 
 @contextmanager

@@ -36,11 +36,8 @@ class ExportOptions(Group):
     def check(self) -> None:
         """InputError where --export and -o do not come together, or an option stands that only they use."""
         if self.export is None:
-            if self != type(self)():  # else nothing is stated that needs the formats, which take a while to load
-                from moescale.export.trainers import FORMATS
-
-                stated = [field.name for field in fields(self) if field.name != "export"]
-                refuse(self, stated, "goes with --export only", f"add --export {'|'.join(FORMATS)}")
+            others = [field.name for field in fields(self) if field.name != "export"]
+            refuse(self, others, "goes with --export only", "add --export hf|torchtitan|megatron")
             return
         if self.export_folder is None:
             raise InputError("needs a folder", where="--export", next_step="add -o FOLDER")

@@ -82,14 +82,10 @@ class PlanRequest:
         latency = serving.open_latency(deployment, remark=remark)
         return cls(bounds=bounds, details=details, serving=serving, deployment=deployment, latency=latency, **how)
 
-    @property
-    def kv_heads(self) -> int | None:
-        """Of a layer, as stated."""
-        return self.serving and self.serving.kv_heads
-
     def question(self, law: Law) -> Question:
         """The question under a law."""
-        found = self.bounds.question(law, self.deployment, self.details, kv_heads=self.kv_heads, launch=self.launch)
+        kv_heads = self.serving and self.serving.kv_heads
+        found = self.bounds.question(law, self.deployment, self.details, kv_heads=kv_heads, launch=self.launch)
         return replace(found, explained=self.explained, base=found.base or self.base)
 
     def search(self, law: Law, question: Question, *, coarse: bool = False) -> Search:
@@ -204,7 +200,8 @@ class PlanRequest:
         """The shapes that are planned: all where asked, the usual ones where nothing stated speaks against it; none: the law's."""
         if self.details.shape == EVERY_SHAPE:
             return tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE))
-        return self._usual_shapes(law) if self.details.shape is None and self.kv_heads is None else ()
+        stated = (self.details.shape, self.serving and self.serving.kv_heads) != (None, None)
+        return () if stated else self._usual_shapes(law)
 
     def _usual_shapes(self, law: Law) -> tuple[str, ...]:
         if law.form.of_sources:

@@ -42,13 +42,22 @@ POOL = within(Bound(1, 1e5, whole=True))  # GPUs of a kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """What serves a model: its cost, its layout, what answers a rate of requests, and the known error of its kind."""
+class Priced:
+    """The answer of `cost`: the model and the options that were asked about, the server, and what else is said of it."""
 
+    model: Architecture
+    published: bool  # the model has a name that `cost` knows
+    checkpoint: CheckpointWeights | None
+    source: LatencySource
+    serving: CostServingOptions
     cost: Cost
-    deployment: Deployment
-    opened: OpenLoop | None
-    accuracy: Accuracy | None
+    deployment: Deployment  # laid out as the cost is
+    opened: OpenLoop | None  # what answers a rate of requests
+    accuracy: Accuracy | None  # the known error of its kind
+    apart: Disaggregated | None
+    apart_accuracy: Accuracy | None
+    burst: Answer | None
+    launch: str | None = None  # the line that starts the server
 
     @property
     def loaded(self) -> OpenLoop | Answer | Cost:
@@ -71,30 +80,14 @@ class Server:
             found.append(f"--max-{name} {most_s.replace(' ', '')}")
         return " ".join(found)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
-    """The answer of `cost`: the model and the options that were asked about, the server, and what else is said of it."""
-
-    model: Architecture
-    published: bool  # the model has a name that `cost` knows
-    checkpoint: CheckpointWeights | None
-    source: LatencySource
-    serving: CostServingOptions
-    server: Server
-    apart: Disaggregated | None
-    apart_accuracy: Accuracy | None
-    burst: Answer | None
-    launch: str | None = None  # the line that starts the server
-
     @property
     def calibrated(self) -> Calibrated | None:
         """The price, of the closed loop where there is one, corrected by the known error."""
-        return calibrated((self.server.cost.closed_loop or self.server.cost).usd_per_mtok, self.server.accuracy)
+        return calibrated((self.cost.closed_loop or self.cost).usd_per_mtok, self.accuracy)
 
     def warnings(self) -> list[str]:
         """Latencies that are of little use and that no limit was stated for."""
-        deployment, loaded, apart = self.server.deployment, self.server.loaded, self.apart
+        deployment, loaded, apart = self.deployment, self.loaded, self.apart
         found = slow_for_use(deployment, loaded.ttft_s, loaded.tpot_s)
         if apart is not None:
             found += slow_for_use(deployment, apart.ttft_s, apart.tpot_s, " with separate prefill and decode")
@@ -102,24 +95,24 @@ class Priced:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; what does not apply is absent."""
-        server, error = self.server, self.apart_accuracy
-        record = {"question": question_record(self.model, server.deployment, self.source), **server.cost.to_dict()}
+        error = self.apart_accuracy
+        record = {"question": question_record(self.model, self.deployment, self.source), **self.cost.to_dict()}
         parts = {
             "weights": self._weights_record(),
-            "open_loop": server.opened and server.opened.to_dict(),
+            "open_loop": self.opened and self.opened.to_dict(),
             "disaggregated": self.apart and self.apart.to_dict() | ({"accuracy": error.to_dict()} if error else {}),
             "warnings": self.warnings(),
             "burst": self.burst and self.burst.to_dict(),
-            "accuracy": server.accuracy and server.accuracy.to_dict(),
+            "accuracy": self.accuracy and self.accuracy.to_dict(),
             "calibrated": self.calibrated and self.calibrated.to_dict(),
-            "limits_missed_by_error": server.late_s,
+            "limits_missed_by_error": self.late_s,
             "launch": self.launch,
         }
         return record | {name: part for name, part in parts.items() if part}
 
     def _weights_record(self) -> dict[str, object]:
         """The format that was priced, and who says so."""
-        priced, checkpoint = self.server.deployment, self.checkpoint
+        priced, checkpoint = self.deployment, self.checkpoint
         source = "default" if checkpoint is None else checkpoint.stated
         of_checkpoint = {}
         if self.serving.weights is not None:
@@ -132,7 +125,7 @@ class Priced:
         """The format of the weights, and whose choice it is where it is the checkpoint's and not of 16 bits."""
         checkpoint = self.checkpoint
         if checkpoint is None or self.serving.weights is not None or checkpoint.bytes_per_param >= 2.0:
-            return weight_format(self.server.deployment)
+            return weight_format(self.deployment)
         whose = "as released" if self.published else "as its config states"
         return f"{checkpoint.format}, {whose}; --weights overrides"
 
@@ -180,7 +173,6 @@ def price(
                 found, model, alone, one_of_many, load.request_rate, percentile=load.percentile, **of_trace
             )
     own = laid_out(replace(limits, replicas=float(found.replicas or 1)), found.attention_dp)
-    server = Server(cost=found, deployment=own, opened=opened, accuracy=accuracy_of(model, own, source))
     if serving.prefill_gpus or serving.decode_gpus:
         refuse(serving, ("replicas",), "goes without --prefill-gpus and --decode-gpus, which count the workers")
         for name, stated in (("prefill_gpus", serving.prefill_gpus), ("decode_gpus", serving.decode_gpus)):
@@ -202,7 +194,10 @@ def price(
         checkpoint=checkpoint,
         source=source,
         serving=serving,
-        server=server,
+        cost=found,
+        deployment=own,
+        opened=opened,
+        accuracy=accuracy_of(model, own, source),
         apart=apart,
         apart_accuracy=apart_accuracy,
         burst=simulated,
@@ -297,7 +292,7 @@ def _weight_format(
 
 def _launch_line(priced: Priced, described: ModelOptions, remark: Remark) -> str:
     """The line that starts the recommended server; what it does not say is remarked on."""
-    server, engine, model = priced.server, str(priced.serving.launch), "MODEL"
+    engine, model = str(priced.serving.launch), "MODEL"
     if described.published is not None:
         model = published_name(described.published)
         if "/" not in model:
@@ -307,7 +302,7 @@ def _launch_line(priced: Priced, described: ModelOptions, remark: Remark) -> str
     else:
         remark("--launch: put the folder of the trained model in place of MODEL")
     stated = priced.checkpoint and priced.checkpoint.format
-    found = launch(engine, model, server.cost, server.deployment, stated, most_tokens=described.context_tokens())
+    found = launch(engine, model, priced.cost, priced.deployment, stated, most_tokens=described.context_tokens())
     if priced.apart is not None:
         on_same = "the line starts prefill and decode on the same GPUs"
         remark(f"--launch: {on_same}; {engine} has options of its own for separate ones")

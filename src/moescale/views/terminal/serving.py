@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from moescale.models.published import Shape
-from moescale.options.priced import Priced, Server
+from moescale.options.priced import Priced
 from moescale.serving.accuracy import uncompared
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import LOAD, Disaggregated, Pool
@@ -37,16 +37,16 @@ def show_models(console: Console, models: Sequence[Shape]) -> None:
 
 def show_cost(console: Console, found: Priced) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at, then each load that was asked about."""
-    server, cost, deployment = found.server, found.server.cost, found.server.deployment
+    cost, deployment = found.cost, found.deployment
     usd_per_hour = float(deployment.usd_per_gpu_hour)
     for warning in found.warnings():
         write_paragraph(console, warning, lead="Warning:")
     if cost.usd_per_mtok is not None:
         text, layout = _headline(found), _layout(cost)
-        hourly = format_usd((server.opened or cost).gpus * usd_per_hour)
+        hourly = format_usd((found.opened or cost).gpus * usd_per_hour)
         write_line(console, text + (f" ({layout})" if layout else "") + f", {hourly} an hour", bold=len(text))
-    if server.late_s:
-        write_paragraph(console, _missed(server))
+    if found.late_s:
+        write_paragraph(console, _missed(found))
     terms = found.serving.price_terms()
     price = f"{format_usd(usd_per_hour)} per GPU hour{f' ({terms})' if terms else ''}; "
     traffic = "" if found.serving.trace is None else f", {found.serving.traffic().source}"
@@ -63,15 +63,15 @@ def show_cost(console: Console, found: Priced) -> None:
         f"{price}utilization {deployment.utilization:g}; latency from {latency_text(found.source)}",
     )
     usd_in, usd_out = cost.usd_per_input_mtok, cost.usd_per_output_mtok
-    full = cost.closed_loop is None and server.opened is None
+    full = cost.closed_loop is None and found.opened is None
     if full and usd_in is not None and usd_out is not None:
         free = "prompt tokens add nothing (the host's time covers their work),"
         each = f"{format_usd(usd_in)} per million prompt tokens and" if usd_in else free
         text = f"{each} {format_usd(usd_out)} per million output tokens"
         write_paragraph(console, f"separate prices: {text}")
-    known = accuracy_text(server.accuracy, deployment.gpu.name, uncompared(found.model, deployment, found.source))
-    write_paragraph(console, f"Accuracy: {known}{ttft_doubt(server.accuracy, deployment.max_ttft_s)}")
-    if found.serving.calibrated and server.opened is None and (corrected := found.calibrated) is not None:
+    known = accuracy_text(found.accuracy, deployment.gpu.name, uncompared(found.model, deployment, found.source))
+    write_paragraph(console, f"Accuracy: {known}{ttft_doubt(found.accuracy, deployment.max_ttft_s)}")
+    if found.serving.calibrated and found.opened is None and (corrected := found.calibrated) is not None:
         low, high = map(format_usd, corrected.interval)
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
         write_paragraph(console, f"Calibrated: {text}")
@@ -86,14 +86,14 @@ def show_cost(console: Console, found: Priced) -> None:
 
 def _headline(found: Priced) -> str:
     """Dollars, and the GPUs of the server."""
-    server, gpu = found.server, found.server.deployment.gpu.name
-    usd = f"{format_usd(server.loaded.usd_per_mtok or 0.0)} per million output tokens on "
-    if (opened := server.opened) is not None:
+    gpu = found.deployment.gpu.name
+    usd = f"{format_usd(found.loaded.usd_per_mtok or 0.0)} per million output tokens on "
+    if (opened := found.opened) is not None:
         rate = plural(opened.requests_per_s, "request")
         return f"{usd}{opened.gpus} x {gpu} at {rate} a second"
-    loop = server.cost.closed_loop
+    loop = found.cost.closed_loop
     clients = "" if loop is None else f" for {plural(loop.concurrency or 0, 'client')}"
-    return f"{usd}{server.cost.gpus} x {gpu}{clients}"
+    return f"{usd}{found.cost.gpus} x {gpu}{clients}"
 
 
 def _layout(cost: Cost) -> str:
@@ -107,8 +107,8 @@ def _layout(cost: Cost) -> str:
 
 def _show_loads(console: Console, found: Priced) -> None:
     """A paragraph or two for each load of a server that was asked about."""
-    gpu, host = found.server.deployment.gpu.name, found.serving.host
-    closed, opened, apart, burst = found.server.cost.closed_loop, found.server.opened, found.apart, found.burst
+    gpu, host = found.deployment.gpu.name, found.serving.host
+    closed, opened, apart, burst = found.cost.closed_loop, found.opened, found.apart, found.burst
 
     def usd(value: float, per: str) -> str:
         return f", {format_usd(value)} per {per}"
@@ -200,11 +200,11 @@ def _percentiles(run: Answer, name: str) -> str:
     return f"{format_seconds(median)} median, {format_seconds(high)} at the 99th percentile"
 
 
-def _missed(server: Server) -> str:
+def _missed(found: Priced) -> str:
     """Which limits the answer misses by the known error of its kind, and how to ask for what keeps them."""
-    times = " and ".join(f"{name} ({format_seconds(s)})" for name, s in server.late_s.items())
-    text = f"By the error of its kind, {_server(server.cost, server.opened)} would miss the limit of {times}"
-    return f"{text}; {server.stricter} asks for what would keep it."
+    times = " and ".join(f"{name} ({format_seconds(s)})" for name, s in found.late_s.items())
+    text = f"By the error of its kind, {_server(found.cost, found.opened)} would miss the limit of {times}"
+    return f"{text}; {found.stricter} asks for what would keep it."
 
 
 def _server(c: Cost, opened: OpenLoop | None = None) -> str:
