@@ -39,6 +39,14 @@ def answer(
     show(terminal(), *of, **how)
 
 
+def answer_in_lines(json_: bool, record: object, lines: Iterable[str]) -> None:
+    """Print an answer of a few lines: its record under --json, else the lines."""
+    if json_:
+        print_json(record)
+    else:
+        print("\n".join(lines))
+
+
 def warn(messages: str | Iterable[str]) -> None:
     """Print a warning, or several, on standard error."""
     for message in [messages] if isinstance(messages, str) else messages:
@@ -65,11 +73,7 @@ def show_progress(enabled: bool) -> Generator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, console=terminal(error=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-
-        def report(step: str, share: float) -> None:
-            bar.update(task, description=step, completed=share)
-
-        yield report
+        yield lambda step, share: bar.update(task, description=step, completed=share)
 
 
 @contextmanager

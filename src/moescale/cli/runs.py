@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from moescale.bounds import FLOPS, PARAMETERS, SEED, SEQUENCE_TOKENS, SHARE, TOKENS
 from moescale.cli.options import JSON, command
-from moescale.cli.output import answer, held_back, print_json, say, show_progress, tell, warn
+from moescale.cli.output import answer, answer_in_lines, held_back, say, show_progress, tell, warn
 from moescale.errors import InfeasibleError, InputError, located, unknown_name
 from moescale.options.fields import MOST_SECONDS, flag, path, quantity, seconds, text
 from moescale.options.law import LawOptions, TableOptions, shape_name
@@ -123,11 +123,8 @@ def design(
     shape, shapes = shape_name(chosen.family.name), () if plan is None else plan.shapes
     told = found.to_dict() | {"shape": shape} | ({"shapes": [record(each) for each in shapes]} if shapes else {})
     told |= {} if sweep_file is None else {"sweep": str(sweep_file)}
-    lived = bounds.lifetime_tokens
-    answer(
-        json_, told, show_design, found, shape=shape, plan=plan, details=details, written=sweep_file,
-        served_tokens=lived,
-    )  # fmt: skip
+    how: dict[str, Any] = {"details": details, "written": sweep_file, "served_tokens": bounds.lifetime_tokens}
+    answer(json_, told, show_design, found, shape=shape, plan=plan, **how)
     warn(found.notes)
     tell(unwritten)
 
@@ -165,14 +162,12 @@ def import_(
         with held_back(unwritten):
             write_runs(found.columns, output)
     warn(found.warnings)
-    if json_:
-        print_json(found.to_dict() | ({} if output is None else {"table": str(output)}))
-    else:
-        runs = f"{found.n_runs} of {plural(found.n_found, 'run')}"
-        print(f"{output}: {runs}" if output is not None else f"{runs}; write them with -o RUNS.csv")
-        left_out = [f"  {run}: {reason}" for run, reason in found.left_out]
-        lines = [*(f"  {rule}" for rule in found.rules), *(["Left out:", *left_out] if left_out else [])]
-        print("\n".join(lines), end="\n" * bool(lines))
+    record, runs = found.to_dict(), f"{found.n_runs} of {plural(found.n_found, 'run')}"
+    record |= {} if output is None else {"table": str(output)}
+    left_out = [f"  {run}: {reason}" for run, reason in found.left_out]
+    lines = [f"{runs}; write them with -o RUNS.csv" if output is None else f"{output}: {runs}"]
+    lines += [*(f"  {rule}" for rule in found.rules), *(["Left out:", *left_out] if left_out else [])]
+    answer_in_lines(json_, record, lines)
     tell(unwritten)
 
 
@@ -211,19 +206,14 @@ def pack(
             sources or (), output, tokenizer=tokenizer, eos=eos, seed=seed, report=say,
             validation=validation, text_field=text_field, max_tokens=max_tokens,
         )  # fmt: skip
-    if json_:
-        print_json(corpus.header())
-        return
-    counts = ", ".join(
-        f"{tokens:,} {kind} tokens of {documents:,} document{'s' * (documents != 1)}"
-        for kind, tokens, documents in (
-            ("training", corpus.n_train, corpus.n_train_documents),
-            ("validation", corpus.n_validation, corpus.n_validation_documents),
-        )
+    kinds = (
+        ("training", corpus.n_train, corpus.n_train_documents),
+        ("validation", corpus.n_validation, corpus.n_validation_documents),
     )
-    print(f"{corpus.folder}: {counts}")
-    print(f"vocabulary {corpus.vocab_size:,} ({corpus.dtype}), end of text {corpus.eos_id}")
-    print(f"sha256 {corpus.sha256}")
+    counts = [f"{n:,} {kind} tokens of {texts:,} document{'s' * (texts != 1)}" for kind, n, texts in kinds]
+    vocabulary = f"vocabulary {corpus.vocab_size:,} ({corpus.dtype}), end of text {corpus.eos_id}"
+    lines = (f"{corpus.folder}: {', '.join(counts)}", vocabulary, f"sha256 {corpus.sha256}")
+    answer_in_lines(json_, corpus.header(), lines)
 
 
 @command(
@@ -268,18 +258,14 @@ def train(
 
 
 def _print_event(event: Mapping[str, Any]) -> None:
-    at = f"step {event.get('step', 0)}"
+    step, loss = event.get("step", 0), event.get("validation_loss")
     if event["event"] == "step":
-        steps = event["steps"]
-        left = (steps - event["step"]) * event["seconds"] / event["step"] if event["step"] else math.nan
-        say(
-            f"{at}/{steps}: loss {event['loss']:.4f}, lr {event['lr']:.3g}, {format_count(event['tokens_per_s'])} tokens/s, "
-            f"{format_seconds(left)} left"
-        )
+        left = (event["steps"] - step) * event["seconds"] / step if step else math.nan
+        rate = f"lr {event['lr']:.3g}, {format_count(event['tokens_per_s'])} tokens/s"
+        say(f"step {step}/{event['steps']}: loss {event['loss']:.4f}, {rate}, {format_seconds(left)} left")
         return
-    checkpoint = f" {event['checkpoint']}" if event.get("checkpoint") else ""
-    loss = "" if event.get("validation_loss") is None else f" loss {event['validation_loss']:.4f}"
-    say(f"{at}: {event['event']}{checkpoint}{loss}")
+    told = (event["event"], event.get("checkpoint"), None if loss is None else f"loss {loss:.4f}")
+    say(f"step {step}: {' '.join(filter(None, told))}")
 
 
 @command(
@@ -309,17 +295,13 @@ def sweep(
         answer(json_, plan, show_planned_runs, plan)
         return 0
     done = drive(grid, jobs=jobs, retries=retries, resume=resume, say=say, seconds=max_time)
-    if json_:
-        print_json(record(done))
-    else:
-        print(
-            f"{done.table}: {done.finished + done.found} of {done.runs} runs; {done.finished} finished in "
-            f"{format_seconds(done.seconds)}, {done.found} already there"
-        )
-        if done.diverged:
-            print(f"{len(done.diverged)} diverged; fit leaves them out: {', '.join(done.diverged)}")
-        if done.left:
-            print(f"{done.left} left to train: run the same command again")
+    of_all = f"{done.table}: {done.finished + done.found} of {done.runs} runs"
+    lines = [f"{of_all}; {done.finished} finished in {format_seconds(done.seconds)}, {done.found} already there"]
+    if done.diverged:
+        lines.append(f"{len(done.diverged)} diverged; fit leaves them out: {', '.join(done.diverged)}")
+    if done.left:
+        lines.append(f"{done.left} left to train: run the same command again")
+    answer_in_lines(json_, record(done), lines)
     if not done.failed:
         return 0
     first, names = done.failed[0], ", ".join(failure.name for failure in done.failed)
@@ -344,13 +326,8 @@ def profile(
     from moescale.experiments import profile as profiling
 
     command = profiling.VLLM if python is None else (str(python), *profiling.VLLM[1:])
-    done = profiling.profile(
-        *profiling.read_grid(grid), output, vllm=command, repeats=repeats, rounds=rounds,
-        log=log, report=say,
-    )  # fmt: skip
-    if json_:
-        print_json(asdict(done))
-        return
-    print(f"{output}: {done.points} points, {done.measured} of them measured now")
-    for status, count in done.not_ok.items():
-        print(f"{count} without a latency: {status}")
+    how: dict[str, Any] = {"vllm": command, "repeats": repeats, "rounds": rounds, "log": log}
+    done = profiling.profile(*profiling.read_grid(grid), output, report=say, **how)
+    without = (f"{count} without a latency: {status}" for status, count in done.not_ok.items())
+    lines = (f"{output}: {done.points} points, {done.measured} of them measured now", *without)
+    answer_in_lines(json_, asdict(done), lines)

@@ -258,10 +258,7 @@ def _model_of_size(described: ModelOptions, n_params: float, kv_heads: int | Non
 def _weight_format(
     serving: CostServingOptions, checkpoint: CheckpointWeights | None, remark: Remark
 ) -> Precision | None:
-    """The format to price: that of --weights, else the checkpoint's; None where neither says any.
-
-    A format that is asked for by the checkpoint's name has the checkpoint's bytes, and another one is remarked on.
-    """
+    """The format to price: that of --weights, else the checkpoint's, which keeps its bytes; None where neither says any."""
     stated, asked = serving.weights, None
     if stated is not None:
         with located("--weights"):
