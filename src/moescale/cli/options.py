@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -128,39 +128,33 @@ class ShortHelp(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the short help, or the whole one where that is asked for or there is no heading."""
-        if ctx.meta.get(FULL) or not any(_heading(parameter) for parameter in self.params):
+        groups: dict[str, list[Any]] = {}
+        for parameter in self.get_params(ctx):
+            groups.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(parameter)
+        main = [(_name(parameter), _summary(parameter)) for parameter in groups.pop("")]
+        if ctx.meta.get(FULL) or not groups:
             super().format_help(ctx, formatter)
             return
-        width = min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
-        print("\n".join(_lines(self, ctx, width)), end="")
+        width, column = min(shutil.get_terminal_size((80, 24)).columns, WIDEST), 2 + GAP + max(len(n) for n, _ in main)
 
+        def write(text: str, first: str = "", indent: int = 0) -> None:
+            how: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
+            print(textwrap.fill(text, width - 1, initial_indent=first, subsequent_indent=" " * indent, **how))
 
-def _lines(command: ShortHelp, context: Any, width: int) -> Iterator[str]:
-    def wrapped(text: str, first: str = "", indent: int = 0) -> list[str]:
-        how: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
-        return textwrap.wrap(text, width - 1, initial_indent=first, subsequent_indent=" " * indent, **how)
-
-    yield from [*wrapped(command.get_usage(context)), "", *wrapped(command.help or ""), ""]
-    groups: dict[str, list[Any]] = {}
-    for parameter in command.get_params(context):
-        groups.setdefault(_heading(parameter), []).append(parameter)
-    main = [(_name(parameter), _summary(parameter)) for parameter in groups.pop("")]
-    column = 2 + GAP + max(len(name) for name, _ in main)
-    for name, summary in main:
-        yield from wrapped(summary, first=f"  {name}".ljust(column), indent=column)
-    yield ""
-    for heading, parameters in groups.items():
-        yield from wrapped(f"{heading}: {', '.join(parameter.opts[0] for parameter in parameters)}", indent=2)
-    yield ""
-    found = re.findall(r"^`(.+)`$", command.epilog or "", flags=re.MULTILINE)
-    short = [example for example in found if len(example) < width - 10]
-    for example in (short or found)[:EXAMPLES]:
-        yield from wrapped(example, first="Example: ", indent=4)
-    yield from [f"{context.command_path} --help-all describes every option, with all examples.", ""]
-
-
-def _heading(parameter: Any) -> str:
-    return getattr(parameter, "rich_help_panel", None) or ""
+        for text in (self.get_usage(ctx), self.help or ""):
+            write(text)
+            print()
+        for name, summary in main:
+            write(summary, f"  {name}".ljust(column), column)
+        print()
+        for heading, parameters in groups.items():
+            write(f"{heading}: {', '.join(parameter.opts[0] for parameter in parameters)}", indent=2)
+        print()
+        found = re.findall(r"^`(.+)`$", self.epilog or "", flags=re.MULTILINE)
+        short = [example for example in found if len(example) < width - 10]
+        for example in (short or found)[:EXAMPLES]:
+            write(example, "Example: ", 4)
+        print(f"{ctx.command_path} --help-all describes every option, with all examples.")
 
 
 def _name(parameter: Any) -> str:
