@@ -1,4 +1,4 @@
-"""Commands on laws and their runs: fit, laws, predict, compare, isoflop."""
+"""Commands on laws and their runs: fit, laws, predict, compare, isoflop; and reproduce, on what the paper claims by its law."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from moescale.cli.options import JSON, PLOT, command
 from moescale.cli.output import answer, held_back, made_with, say, show_progress, tell, warn
 from moescale.errors import InputError, located
 from moescale.options.fields import at_option, path, quantity, refuse, text, within
-from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, TableOptions, in_shape
+from moescale.options.law import (
+    DEFAULT_LAW,
+    LAW,
+    PAPER_LAW,
+    PLANNED_SHAPE,
+    ChosenLaw,
+    InputOptions,
+    TableOptions,
+    in_shape,
+)
+from moescale.options.reproduction import TODAY, ReproductionOptions
 
 RUNS = path("Table of runs: CSV, TSV, Parquet or JSON lines.", name="RUNS", default=MISSING)
 STARTS = within(Bound(1, DRAWS.most, whole=True))
@@ -226,3 +236,52 @@ def isoflop(
     asked = {} if budget is None else {"optima": [trend.optimum(budget) for trend in found.trends]}
     answer(json_, found.to_dict() | asked, show_isoflop, found, budget)
     warn([*read.warnings, *found.warnings])
+
+
+@command(
+    "moescale reproduce --summary",
+    "moescale reproduce --server today --summary --json",
+    "moescale reproduce --max-num-seqs 256 --memory-fraction 0.8",
+    "moescale reproduce --figure 4",
+    top="server summary figure folder law convention moe_execution prompt output max_num_seqs",
+)
+def reproduce(wanted: ReproductionOptions, law: str = text(LAW, default=PAPER_LAW), json_: bool = JSON) -> None:
+    """Recompute every claim of the paper: its value, ours with an interval, and whether it holds."""
+    from moescale.models.family import with_convention
+    from moescale.reproduction.evaluate import reproduce as evaluate
+    from moescale.reproduction.evaluate import score
+    from moescale.reproduction.figures import FIGURES, VERDICT, check_figure, check_folder, drawn, publish
+    from moescale.reproduction.tables import show_outcomes, show_score
+    from moescale.reproduction.world import of_the_papers_models, world_of
+
+    chosen, folder = ChosenLaw(law=law).find_law(), wanted.folder
+    if wanted.convention is not None:
+        with at_option("--convention"):
+            chosen = replace(chosen, family=with_convention(chosen.family, wanted.convention))
+    if wanted.figure is not None:
+        with at_option("--figure"):
+            check_figure(wanted.figure)
+        folder = folder or Path(".")
+    if folder is not None:
+        with located("-o"):
+            check_folder(folder)
+    costs = wanted.costs(remark=warn)
+    unwritten = list[InputError]()
+    one_paper_figure = wanted.figure is not None and wanted.figure != VERDICT
+    with at_option("--law"):
+        outcomes = () if one_paper_figure else evaluate(chosen, costs)
+        if folder is not None:
+            names = (*FIGURES, VERDICT) if wanted.figure is None else (wanted.figure,)
+            # Today's server beside this one in the figure of the verdict.
+            outcomes_today = evaluate(chosen, ReproductionOptions(server=TODAY).costs()) if VERDICT in names else ()
+            world = world_of(of_the_papers_models(chosen), costs)
+            with held_back(unwritten), at_option("-o"):
+                shown = None if wanted.figure is not None else outcomes
+                written = publish(folder, drawn(names, world, outcomes, outcomes_today), shown)
+                if wanted.figure is not None:
+                    print("\n".join(str(path) for path in written))
+    if wanted.figure is None:
+        found = score(outcomes)
+        record = {"server": wanted.server, **found.to_dict()} if wanted.summary else [o.to_dict() for o in outcomes]
+        answer(json_, record, show_score if wanted.summary else show_outcomes, outcomes, found, wanted.server)
+    tell(unwritten)

@@ -26,7 +26,7 @@ PANELS = {
     "Decide": ("decide", ("plan", "compare-models", "cost", "models", "web", "report")),
     "Scaling laws": ("laws", ("fit", "compare", "isoflop", "predict", "laws")),
     "Runs and measurements": ("runs", ("design", "import", "pack", "train", "sweep", "profile")),
-    "Check": ("reproduce", ("reproduce",)),
+    "Check": ("laws", ("reproduce",)),
 }
 HOMES = {name: (panel, module) for panel, (module, names) in PANELS.items() for name in names}
 COMMANDS = tuple(HOMES)
