@@ -62,7 +62,8 @@ def plan(
         with held_back(unwritten, UnwrittenError):
             save_figure(plan_figure(found), plot)
     with held_back(unwritten, UnwrittenError), at_option("--export"):
-        exported = export.write(found, bounds, asked.deployment, asked.latency)
+        if export.export is not None and export.export_folder is not None:
+            exported = asked.export(found, export.export, export.export_folder)
     record = {}
     if json_:
         read = (law.law, serving.gpu, serving.latency, serving.trace)

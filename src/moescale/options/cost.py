@@ -48,15 +48,6 @@ class ModelOptions(Group):
             object.__setattr__(self, "config", Path(named))
             object.__setattr__(self, "published", None)
 
-    def context_tokens(self) -> int | None:
-        """Tokens of the longest sequence that the model was made for; None where they are not stated."""
-        from moescale.models.hf_config import read_config
-        from moescale.models.published import find_shape
-
-        if self.config is not None:
-            return read_config(self.config).max_position_embeddings
-        return None if self.published is None else find_shape(self.published).context_tokens
-
 
 @dataclass(frozen=True, kw_only=True)
 class CostServingOptions(ServingOptions):

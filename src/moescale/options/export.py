@@ -11,11 +11,6 @@ from moescale.errors import InputError
 from moescale.options.fields import Group, path, quantity, refuse, text
 
 if TYPE_CHECKING:
-    from moescale.export.launch import Export
-    from moescale.latency import LatencySource
-    from moescale.options.question import TrainingOptions
-    from moescale.planning.plan import Plan
-    from moescale.serving.deployment import Deployment
     from moescale.training.choice import Launch
 
 
@@ -62,34 +57,4 @@ class ExportOptions(Group):
             batch_tokens=self.batch_tokens,
             sequence_tokens=self.sequence_tokens,
             schedule=self.schedule,
-        )
-
-    def write(
-        self, plan: Plan, training: TrainingOptions, deployment: Deployment, source: LatencySource
-    ) -> Export | None:
-        """Write what a plan decides for to the folder, to be trained on --train-gpus (None: enough for 30 days).
-
-        Beside it, how to serve it in the deployment that it was priced for. None where no format is stated.
-        """
-        launch = self.launch()
-        if launch is None or self.export is None or self.export_folder is None:
-            return None
-        from moescale.export.launch import export_model
-        from moescale.export.serving_launch import Server
-        from moescale.serving.gpu_counts import cost, laid_out
-
-        best = plan.decision
-        served = cost(best.architecture.architecture(), source, deployment)
-        server = Server(cost=served, deployment=laid_out(deployment, served.attention_dp))
-        return export_model(
-            best.architecture,
-            best.model.tokens,
-            self.export,
-            self.export_folder,
-            gpu=training.training_gpu(deployment),
-            mfu=training.mfu,
-            gpus=training.train_gpus,
-            launch=launch,
-            server=server,
-            planned_flops=best.model.training_flops,
         )

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import attrgetter
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from moescale.errors import InfeasibleError, InputError, MoescaleError
 from moescale.latency import LatencySource
@@ -39,9 +40,13 @@ from moescale.planning.search import Search
 from moescale.planning.shapes import ShapeChoice
 from moescale.scaling_laws import Law, predict
 from moescale.serving.deployment import Deployment
+from moescale.serving.gpu_counts import cost, laid_out
 from moescale.training.choice import Launch
 from moescale.typing import Progress
 from moescale.units import format_seconds
+
+if TYPE_CHECKING:
+    from moescale.export.launch import Export
 
 # Our choice: where none has the usual chance, the highest of these steps that a model has is planned with, from the least on.
 STEP, LEAST_SURE = 0.05, 0.5
@@ -247,6 +252,20 @@ class PlanRequest:
         search = self.search(law, question) if self._usual_shapes(law) else None
         plan = self.plan_of_shape(law, question, None if question.is_bought else search)
         return plan if search is None else _beside_less_sure(plan, {shape_name(law.family.name): search})
+
+    def export(self, plan: Plan, format: str, folder: Path) -> Export:
+        """Write what a plan decides for, to be trained on --train-gpus (None: enough for 30 days), and how to serve it as it was priced."""
+        from moescale.export.launch import export_model
+        from moescale.export.serving_launch import Server
+
+        best, bounds, deployment = plan.decision, self.bounds, self.deployment
+        served = cost(best.architecture.architecture(), self.latency, deployment)
+        server = Server(cost=served, deployment=laid_out(deployment, served.attention_dp))
+        return export_model(
+            best.architecture, best.model.tokens, format, folder,
+            gpu=bounds.training_gpu(deployment), mfu=bounds.mfu, gpus=bounds.train_gpus, launch=self.launch or Launch(),
+            server=server, planned_flops=best.model.training_flops,
+        )  # fmt: skip
 
     def _beside_default(self, plan: Plan, law: Law) -> Plan:
         """The plan with what the default law would choose, in the shape of the law or in the usual ones where shapes were compared."""

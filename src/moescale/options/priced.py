@@ -181,7 +181,7 @@ def price(
         apart = disaggregated(model, timed, replace(one_of_many, replicas=own.replicas), **how)
         decoding = replace(own, attention_dp=float(apart.decode.attention_dp))
         apart_accuracy = accuracy_of(model, decoding, source, apart=True)
-    longest, context = math.ceil(float(np.asarray(limits.longest_tokens))), described.context_tokens()
+    longest, context = math.ceil(float(np.asarray(limits.longest_tokens))), _context_tokens(described)
     if context is not None and longest > context:
         remark(f"requests of {longest} tokens are longer than the {context} that the model was made for")
     if load.burst is not None:
@@ -238,6 +238,13 @@ def _model(
     for said in checkpoint.remarks:
         remark(said)
     return checkpoint.architecture, checkpoint.weights
+
+
+def _context_tokens(described: ModelOptions) -> int | None:
+    """Tokens of the longest sequence that the model was made for; None where they are not stated."""
+    if described.config is not None:
+        return read_config(described.config).max_position_embeddings
+    return None if described.published is None else find_shape(described.published).context_tokens
 
 
 def _model_of_size(described: ModelOptions, n_params: float, kv_heads: int | None, remark: Remark) -> Architecture:
@@ -299,7 +306,7 @@ def _launch_line(priced: Priced, described: ModelOptions, remark: Remark) -> str
     else:
         remark("--launch: put the folder of the trained model in place of MODEL")
     stated = priced.checkpoint and priced.checkpoint.format
-    found = launch(engine, model, priced.cost, priced.deployment, stated, most_tokens=described.context_tokens())
+    found = launch(engine, model, priced.cost, priced.deployment, stated, most_tokens=_context_tokens(described))
     if priced.apart is not None:
         on_same = "the line starts prefill and decode on the same GPUs"
         remark(f"--launch: {on_same}; {engine} has options of its own for separate ones")
