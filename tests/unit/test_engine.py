@@ -577,7 +577,7 @@ def test_cost_prices_prefill_and_decode_apart() -> None:
     assert told["gpus"] == 4 + told["decode"]["gpus"]
     assert math.isfinite(told["usd_per_mtok"])
     assert "Separate prefill and decode" in command(*line.split(), "--prefill-gpus", "auto").out
-    assert "or auto" in command(*line.split(), "--prefill-gpus", "few").err
+    assert "--prefill-gpus: 'few'" in command(*line.split(), "--prefill-gpus", "few").err
     stages = command(*line.split(), "--prefill-gpus", "8", "--decode-gpus", "8", "--pipeline-parallel", "4")
     assert stages.code == 0  # of four stages each meets a quarter of the requests
 
