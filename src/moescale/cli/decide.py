@@ -4,21 +4,60 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
-from dataclasses import MISSING, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from moescale.bounds import SEQUENCE_TOKENS, SHARE
 from moescale.cli.options import JSON, PLOT, command
 from moescale.cli.output import answer, held_back, made_with, say, show_progress, tell, typed, warn
 from moescale.errors import InputError, UnwrittenError, install, located
 from moescale.options.cost import CostServingOptions, LoadOptions, ModelOptions
-from moescale.options.export import ExportOptions
-from moescale.options.fields import at_option, flag, path, quantity, text
+from moescale.options.fields import Group, at_option, flag, path, quantity, refuse, text
 from moescale.options.law import EVERY_SHAPE, PLANNED_SHAPE, LawOptions
 from moescale.options.question import BoundOptions, TrainingOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
+
+if TYPE_CHECKING:
+    from moescale.training.choice import Launch
+
+OF_RUN = ("peak_lr", "batch_tokens", "sequence_tokens", "schedule")  # of a launch by the option's own name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Group):
+    """The format and folder of an export, and how the run that it starts trains."""
+
+    HEADING = "Export for training"
+
+    export: str | None = text("Write files to train the model: hf, torchtitan or megatron.", metavar="FORMAT")
+    export_folder: Path | None = path("With --export: folder to write.", name="-o")
+    recipe: str | None = text("With --export: recipe (deepseek, paper or step-law); default: deepseek.")
+    schedule: str | None = text("With --export: cosine or wsd (constant, then decay); default: cosine.")
+    batch_tokens: float | None = quantity("With --export: tokens per step; default: the recipe's.", 1, 1e12)
+    sequence_tokens: int | None = quantity("With --export: sequence length; default: the recipe's.", SEQUENCE_TOKENS)
+    peak_lr: float | None = quantity("With --export: peak learning rate; default: the recipe's.", SHARE)
+
+    def launch(self) -> Launch | None:
+        """How the run that is written is launched; None without a format. InputError where an option goes with none of the others."""
+        if self.export is None:
+            others = [field.name for field in fields(self) if field.name != "export"]
+            refuse(self, others, "goes with --export only", "add --export hf|torchtitan|megatron")
+            return None
+        if self.export_folder is None:
+            raise InputError("needs a folder", where="--export", next_step="add -o FOLDER")
+        from moescale.export.launch import check_export
+        from moescale.export.trainers import FORMATS
+        from moescale.models.recipe import SCHEDULES, check_schedule, find_rule
+        from moescale.training.choice import Launch
+
+        check_export(self.export, self.export_folder)
+        find_rule(self.recipe, where="--recipe")
+        check_schedule(self.schedule or SCHEDULES[0], where="--schedule")
+        same: dict[str, Any] = {name: getattr(self, name) for name in OF_RUN}
+        return Launch(trainer=FORMATS[self.export], rule=self.recipe, **same)
 
 
 @command(
@@ -48,11 +87,11 @@ def plan(
     with at_option("--plot"):
         if plot is not None:
             check_plot(plot)
-    export.check()
+    launch = export.launch()
     every = law.shape == EVERY_SHAPE
     chosen = (replace(law, shape=PLANNED_SHAPE) if every else law).find_law()
     slow, explained = every or bounds.lifetime_tokens is not None, details or json_ or plot is not None
-    how: dict[str, Any] = {"launch": export.launch(), "explained": explained, "beside_default": True}
+    how: dict[str, Any] = {"launch": launch, "explained": explained, "beside_default": True}
     asked = PlanRequest.of(bounds, law, serving, warn, **how)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"), show_progress(slow and not json_) as progress:
