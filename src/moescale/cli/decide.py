@@ -156,12 +156,9 @@ def compare_models(
 @command(
     "moescale cost llama-3.1-8b --gpu h100-sxm --prompt 512 --output 256",
     "moescale cost --config mixtral/config.json --gpu h100-sxm --prompt 512 --output 256",
-    "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb --max-num-seqs none",
     "moescale cost --config mixtral/config.json --gpu h100-sxm --weights fp8 --gpus 8 --replicas 4 --max-tpot 30ms",
     "moescale cost --config mixtral/config.json --trace requests.csv --scheduling chunked --latency roofline",
-    "moescale cost --config mixtral/config.json --gpu h100-sxm --gpus 2 --prompt 512 --output 256 --burst 500",
     "moescale cost llama-3.1-70b --gpu h100-sxm --weights fp8 --launch vllm",
-    "moescale cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 1024 --concurrency 64",
     "moescale cost llama-3.1-8b --gpu h100-sxm --request-rate 100 --max-ttft 500ms --max-tpot 25ms --percentile 99",
     "moescale cost deepseek-v3 --gpu h200-sxm --weights fp8 --prompt 4000 --output 1000 --prefill-gpus auto",
     top="published config n_params experts gpu max_gpus gpus prompt output max_ttft max_tpot weights concurrency launch",
