@@ -84,7 +84,8 @@ def fit(
     unwritten = list[InputError]()
     if output is not None:
         made = made_with(context)
-        origin = {"where": table.where or "", "command": made["command"], **table.choices()}
+        kept = {name: True for name in ("best_of", "last_point") if getattr(table, name)}
+        origin = {"where": table.where or "", "command": made["command"], **kept}
         origin["versions"] = f"moescale {made['moescale']}, {found.law.evidence['versions']}"
         origin |= {f"error_{name}": error for name, error in errors.items()}
         with held_back(unwritten), at_option("-o"):

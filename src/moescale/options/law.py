@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moescale.bounds import TOKENS
 from moescale.errors import InputError, located, unknown_name
@@ -142,10 +142,6 @@ class TableOptions(Group):
 
         with at_option("--where"):
             return read_runs(path, needs_loss=needs_loss, **asdict(self))
-
-    def choices(self) -> dict[str, Any]:
-        """Which of the rows that pass the filter are kept, where that is stated."""
-        return {name: True for name in ("best_of", "last_point") if getattr(self, name)}
 
 
 def runs_of(law: Law) -> str | None:
