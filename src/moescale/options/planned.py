@@ -236,11 +236,9 @@ class PlanRequest:
             if regret is not None and regret.expected < usual.regret.expected:
                 usual = replace(usual, probability_at_least_base=CONFIDENCE)
                 between = None if best is plan.less_sure_between else plan.less_sure_between
-                shapes = {
-                    "more_sure_shape": plan.shapes[0].shape,
-                    "less_sure_between_shape": plan.less_sure_between_shape,
-                }
-                return replace(found, more_sure=usual, less_sure_between=between, **shapes)
+                shape, shape_between = plan.shapes[0].shape, plan.less_sure_between_shape
+                found = replace(found, more_sure=usual, more_sure_shape=shape)
+                return replace(found, less_sure_between=between, less_sure_between_shape=shape_between)
         return plan
 
     def _plan_of_counts(self, law: Law, progress: Progress) -> Plan:
