@@ -41,7 +41,7 @@ class ExportOptions(Group):
     peak_lr: float | None = quantity("With --export: peak learning rate; default: the recipe's.", SHARE)
 
     def launch(self) -> Launch | None:
-        """How the run that is written is launched; None without a format. InputError where an option goes with none of the others."""
+        """How the run that is written is launched; None without a format. InputError for what does not go together."""
         if self.export is None:
             others = [field.name for field in fields(self) if field.name != "export"]
             refuse(self, others, "goes with --export only", "add --export hf|torchtitan|megatron")
@@ -124,11 +124,7 @@ def compare_models(
     law: LawOptions,
     serving: ServingOptions,
     training: TrainingOptions,
-    models: list[str] | None = text(
-        "Two or more models; published names, config.json:15T (with its training tokens), or rows of a plan "
-        "(plan.json:recommendation, or least-spend, for-volume, lower-loss, knee, more-sure, less-sure, cheapest).",
-        name="MODEL..",
-    ),
+    models: list[str] | None = text("Names, config.json:15T (its tokens), or rows as plan.json:knee.", name="MODEL.."),
     json_: bool = JSON,
 ) -> None:
     """Compare models: training, predicted loss, serving cost, and break-even lifetime."""

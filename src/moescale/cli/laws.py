@@ -1,4 +1,4 @@
-"""Commands on laws and their runs: fit, laws, predict, compare, isoflop; and reproduce, on what the paper claims by its law."""
+"""Commands on laws and their runs: fit, laws, predict, compare, isoflop; and on the paper's claims: reproduce."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def fit(
     inputs: InputOptions,
     runs: Path = RUNS,
     law: str = text("Form of the law; auto: the best forms by inner hold-outs.", default="auto"),
-    starts: str = text(
-        "Starting points: auto, paper, or a number; paper: all 810,000, a minute or more.", default="auto", panel="Fit"
-    ),
+    starts: str = text("Starting points: auto, paper (810,000), or a number.", default="auto", panel="Fit"),
     bootstrap: int = quantity("Bootstrap replicates for 90% intervals; 0: no intervals.", DRAWS, default=0),
     seed: int = quantity("Seed of the bootstrap.", SEED, default=0, panel="Fit"),
     prior: str | None = text("Law whose prior fills in what runs do not determine, as pooled2026.", metavar="LAW"),

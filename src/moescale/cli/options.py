@@ -54,7 +54,7 @@ def command(*examples: str, top: str = "") -> Callable[[Callable[..., T]], Calla
     """Add a function to the application, with `examples` at the end of its help.
 
     Options are the fields of its parameters that are dataclasses, and the parameters whose defaults describe one, as fields do. Those
-    of `top`, names with spaces, stand above all headings of the help; the others follow in the order of the signature and of the fields.
+    of `top`, names with spaces, stand above all headings; the others follow as the signature and the fields have them.
     """
     epilog = "\n\n".join(("Examples:", *(f"`{example}`" for example in examples)))  # typer keeps no single line breaks
 

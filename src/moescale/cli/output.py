@@ -78,7 +78,7 @@ def show_progress(enabled: bool) -> Generator[Progress]:
 
 @contextmanager
 def held_back(errors: list[InputError], kind: type[InputError] = InputError) -> Generator[None]:
-    """Holds the error of a file that cannot be written back, to `tell` it once the answer of minutes of work is printed.
+    """Holds back the error of a file that cannot be written, to `tell` it once the answer is printed.
 
     Files are written before, so that none is lost to a reader that closes our output early.
     """

@@ -28,11 +28,7 @@ class ModelOptions(Group):
 
     HEADING = "Model"
 
-    published: str | None = text(
-        "Published model, such as llama-3.1-8b, the path of a config.json, or a row of a plan (plan.json:recommendation); "
-        "`moescale models` lists the names.",
-        name="NAME",
-    )
+    published: str | None = text("Published model, a config.json, or a plan's row; see `moescale models`.", name="NAME")
     config: Path | None = path("Model by its Hugging Face config.json, or its folder.")
     n_params: float | None = quantity("Model by its dense-equivalent size N.", 1e5, PARAMETERS.most)
     experts: int | None = quantity("Experts E, with --n-params; default 1 (dense).", whole=True)

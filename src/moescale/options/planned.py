@@ -62,10 +62,10 @@ SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried 
 class PlanRequest:
     """A plan that is asked for.
 
-    Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if `serving`
-    states none; else it is refused with that TPOT. What `serving` leaves open may be wider where that serves another model.
-    `beside_default` adds what the default law would choose; without `explained` what a first screen does not show is left out:
-    what published laws say, and the baseline's compute.
+    Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if
+    `serving` states none; else it is refused with that TPOT. What `serving` leaves open may be wider where that serves
+    another model. `beside_default` adds what the default law would choose; without `explained` what a first screen does
+    not show is left out: what published laws say, and the baseline's compute.
     """
 
     bounds: BoundOptions
@@ -221,7 +221,7 @@ class PlanRequest:
         return {name: law if name == own else in_shape(law, name) for name in self.shapes(law)}
 
     def _plan(self, law: Law, progress: Progress) -> Plan:
-        """The plan of the usual chance, or of a lower one whose model serves for far less and has less expected regret."""
+        """The plan of the usual chance, or of a lower one that serves for far less with less expected regret."""
         plan = self._plan_of_counts(law, progress)
         usual, others = plan.decision.model, (plan.less_sure, plan.less_sure_between)
         known = [(c.regret.expected, c) for c in (usual, *others) if c is not None and c.regret is not None]
@@ -252,7 +252,7 @@ class PlanRequest:
         return plan if search is None else _beside_less_sure(plan, {shape_name(law.family.name): search})
 
     def export(self, plan: Plan, format: str, folder: Path) -> Export:
-        """Write what a plan decides for, to be trained on --train-gpus (None: enough for 30 days), and how to serve it as it was priced."""
+        """Write what a plan decides for, to be trained on --train-gpus, and how to serve it as it was priced."""
         from moescale.export.launch import export_model
         from moescale.export.serving_launch import Server
 
@@ -301,7 +301,7 @@ class PlanRequest:
         return plan
 
     def plan_of_shape(self, law: Law, question: Question | None = None, search: Search | None = None) -> Plan:
-        """The plan in the law's own shape, at the deployment's limit of TPOT or the nearest that a model keeps; `search` as in `make_plan`."""
+        """The plan in the law's own shape, at the limit of TPOT or the nearest that is kept; `search` as in `make_plan`."""
         deployment, latency = self.deployment, self.latency
         question = question or self.against_usual(law, self.question(law))
         try:
@@ -389,7 +389,7 @@ class PlanRequest:
         return self.plan_of_shape(laws[nearest], questions[nearest], searches.get(nearest))
 
     def against_usual(self, law: Law, question: Question) -> Question:
-        """A question in another shape with the baseline of the default one; as it is where it names one, or is of another law."""
+        """A question with the baseline of the default shape; as it is where it names one, or of another law."""
         speaks = law.form.of_sources or self.shapes(law)
         if question.base is not None or not speaks or law.family.name == SHAPES[PLANNED_SHAPE]:
             return question

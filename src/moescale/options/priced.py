@@ -265,7 +265,7 @@ def _model_of_size(described: ModelOptions, n_params: float, kv_heads: int | Non
 def _weight_format(
     serving: CostServingOptions, checkpoint: CheckpointWeights | None, remark: Remark
 ) -> Precision | None:
-    """The format to price: that of --weights, else the checkpoint's, which keeps its bytes; None where neither says any."""
+    """The format to price: that of --weights, else the checkpoint's with its bytes; None where neither says any."""
     stated, asked = serving.weights, None
     if stated is not None:
         with located("--weights"):

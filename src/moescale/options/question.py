@@ -106,10 +106,7 @@ class BoundOptions(TrainingOptions):
     target: str | None = text("Benchmark score of a dense baseline, such as hellaswag=0.75.", metavar="TASK=SCORE")
     match_experts: int | None = quantity("Baseline by its expert count, as --match E.", whole=True, panel=MODELS)
     against: str | None = considered("Published models to show, such as deepseek-v3:15T; default: the nearest.")
-    objective: str | None = text(
-        "Goal: serve, quality, lifetime or loss; serve: cheapest at the baseline's loss, quality: lowest loss at a serving cost, "
-        "lifetime: lowest cost of training and serving, loss: lowest loss; without it, the bounds decide."
-    )
+    objective: str | None = text("Goal: serve, quality, lifetime or loss.")
     confidence: float | None = bounded("Required probability of reaching the loss; default: 0.8.", bounds.SHARE)
     max_loss: float | None = bounded("Highest loss; replaces the baseline's loss.", bounds.LOSS)
     max_usd_per_mtok: float | None = bounded("Most dollars per million output tokens.", bounds.USD_PER_MTOK)
@@ -202,7 +199,7 @@ class BoundOptions(TrainingOptions):
         )
 
     def _by_parts(self, training: TrainingPrice, law: Law, budget: Budget, experts: tuple[float, ...]) -> TrainingPrice:
-        """The price with the MFU of each expert count, at the base's: as stated where no split holds a model, and for a law that a plan refuses."""
+        """The price with the MFU of each expert count, at the base's; as stated where no split holds a model."""
         from moescale.planning.training_price import by_parts
 
         try:
@@ -265,7 +262,7 @@ class BoundOptions(TrainingOptions):
     def _most_flops(
         self, training: TrainingPrice, base: KnownModel | None, law: Law
     ) -> tuple[str | None, float | None]:
-        """The most FLOPs of training, and whose they are where no budget is stated; InputError for none or two budgets."""
+        """The most FLOPs of training, and whose they are where no budget is stated; InputError for none or two."""
         from moescale.planning.total_cost import flops_optimal
 
         stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}

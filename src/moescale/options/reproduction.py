@@ -34,11 +34,7 @@ class ReproductionOptions(ServingOptions):
     >>> costs = ReproductionOptions(server="today", latency="roofline", max_num_seqs="256").costs()
     """
 
-    server: str = text(
-        "Server: yun2024 (vLLM of early 2024, as its sources have it) or today (fused experts, today's lengths); other options "
-        "replace its parts.",
-        default=PAPER_SERVER,
-    )
+    server: str = text("Server: yun2024 (vLLM of early 2024) or today; options replace parts.", default=PAPER_SERVER)
     prompt: float | None = quantity("Mean prompt tokens per request; default: the server's.", REQUEST_TOKENS)
     output: float | None = quantity("Mean output tokens per request; default: the server's.", REQUEST_TOKENS)
     max_num_seqs: str | None = text("Most concurrent requests; default: the server's (none).", metavar="INT|none")

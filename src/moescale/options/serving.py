@@ -43,11 +43,7 @@ class ServingOptions(Group):
     prompt: float | None = quantity(f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", REQUEST_TOKENS)
     output: float | None = quantity(f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", REQUEST_TOKENS)
     trace: Path | None = path("File of requests, in place of --prompt and --output; ShareGPT JSON, CSV or JSON lines.")
-    latency: str = text(
-        "Latency source; silicon (measured kernels), silicon:ENGINE[@VERSION], roofline, the path of a latency table, or auto "
-        "(silicon where it covers the model).",
-        default="auto",
-    )
+    latency: str = text("Latency source: silicon (or :ENGINE@VERSION), roofline, a table, or auto.", default="auto")
     scheduling: str | None = text("Passes of prefill and decode: separate or chunked; default: the engine's.")
     host: str | None = text("CPU time of the server: none, in-line or asynchronous; default: the engine's.")
     expert_parallel: int | None = quantity("GPUs of a replica that hold whole experts; default 1.", whole=True)
