@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -29,6 +30,7 @@ from moescale.options.law import (
 from moescale.options.question import BoundOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.planning import shapes as compared
+from moescale.planning.as_built import stacked
 from moescale.planning.beside import is_served
 from moescale.planning.candidate import Candidate
 from moescale.planning.least_training import frugal
@@ -40,7 +42,8 @@ from moescale.planning.search import Search
 from moescale.planning.shapes import ShapeChoice
 from moescale.scaling_laws import Law, predict
 from moescale.serving.deployment import Deployment
-from moescale.serving.gpu_counts import cost, laid_out
+from moescale.serving.disaggregated import apart
+from moescale.serving.gpu_counts import cheapest, cost, laid_out
 from moescale.training.choice import Launch
 from moescale.typing import Progress
 from moescale.units import format_seconds
@@ -146,7 +149,7 @@ class PlanRequest:
             return self._beside_default(instead, law)
         found = (self._less_sure(law, progress) if found.is_baseline else None) or found
         found = self._cheaper_life(found, law, progress)
-        return self._beside_default(found, law)
+        return self._beside_default(self._beside_fp8(found), law)
 
     def _cheaper_life(self, plan: Plan, law: Law, progress: Progress) -> Plan:
         """The plan of a life with what serves larger models, where the life is else that of as few experts as the baseline's, and costs more."""
@@ -158,11 +161,29 @@ class PlanRequest:
         less = wider is not None and total is not None and (wider.decision.model.total_usd or math.inf) < total
         return wider if wider is not None and less else plan
 
+    def _beside_fp8(self, plan: Plan) -> Plan:
+        """The plan with the price of its model with fp8 weights, where their format is not stated and the GPU has that."""
+        wider = self.serving and self.serving.wider(self.deployment)
+        if wider is None or plan.wider_options:
+            return plan
+        with suppress(MoescaleError):  # a latency table may not speak of fp8
+            tpot_s = plan.asked.get("max_tpot_s")
+            limit = tpot_s if isinstance(tpot_s, float) else None
+            deployment = replace(wider.deployment(), max_gpus=self.deployment.max_gpus, max_tpot_s=limit)
+            if deployment.weights != "fp8" or self.deployment.weights is not None:
+                return plan
+            ((model, _),) = stacked([plan.decision.architecture.architecture()])
+            source = wider.open_latency(deployment)
+            price = apart if plan.asked.get("disaggregated") else partial(cheapest, every=True)
+            (usd,) = price(model, source, deployment).usd_per_mtok.tolist()
+            return replace(plan, fp8_usd_per_mtok=usd if math.isfinite(usd) else None)
+        return plan
+
     def _wider(self, law: Law, progress: Progress, missed: str) -> Plan | None:
         """The plan with what serves larger models, of what is not stated, and what is `missed` without; None where the baseline alone answers then, too."""
         if self.serving is None or (wider := self.serving.wider(self.deployment)) is None:
             return None
-        with suppress(MoescaleError):  # a latency table may not speak of fp8
+        with suppress(MoescaleError):  # nor may a latency table speak of fp8
             deployment, own = wider.deployment(usual_tpot_s=PLANNED_TPOT_S), self.deployment
             found = replace(self, deployment=deployment, latency=wider.open_latency(deployment))._plan(law, progress)
             added = [f"--weights {deployment.weights}"] if deployment.weights != own.weights else []

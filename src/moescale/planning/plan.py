@@ -159,6 +159,7 @@ class Plan:
     slower_usd_per_mtok: float | None = None  # of the model to train at twice the limit of TPOT, where that binds
     faster_usd_per_mtok: float | None = None  # the same at nine tenths of it
     faster_choice: Candidate | None = None  # what would be chosen at that limit, where the price has a step before it
+    fp8_usd_per_mtok: float | None = None  # of the model to train with fp8 weights, where their format is not stated
     wider_options: str | None = (
         None  # of the server that is planned with, as one of the usual size serves no such model
     )

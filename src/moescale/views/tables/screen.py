@@ -156,7 +156,7 @@ def facts(
     more += "" if plan.of_life else f"; --lifetime-tokens{own}"
     left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY
     more += "; --objective quality" if left and plan.choices.quality is None else ""
-    in_fp8 = use is not None and use.fp8_usd is not None and plan.asked.get("weights") == "bf16"
+    in_fp8 = plan.fp8_usd_per_mtok is not None and "--weights" not in _otherwise(plan)
     more += "; --weights fp8" if in_fp8 and len(more) < MOST_MORE else ""
     exported = use is None or use.precision is None  # files for a trainer are in bf16
     named = any(name == "Next" and "--export" in text for name, text in kept)
@@ -172,12 +172,14 @@ def _at_chance(plan: Plan, model: Candidate) -> str:
 
 
 def _otherwise(plan: Plan) -> str:
-    """The price of the same model with prefill and decode apart and at a slower TPOT, where these are much lower."""
+    """The price of the same model with prefill and decode apart, at a slower TPOT and with fp8 weights, where these are much lower."""
     usd, limit, words = plan.decision.model.usd_per_mtok, asked_number(plan, "max_tpot_s") or 0.0, list[str]()
     if plan.apart_usd_per_mtok and plan.apart_usd_per_mtok < APART * usd:
         words.append(f"{format_usd(plan.apart_usd_per_mtok)} with prefill and decode apart")
     if plan.slower_usd_per_mtok and plan.slower_usd_per_mtok < SLOWLY * usd:
         words.append(f"{format_usd(plan.slower_usd_per_mtok)} at a TPOT of {format_seconds(SLOWER * limit)}")
+    if plan.fp8_usd_per_mtok and plan.fp8_usd_per_mtok < SLOWLY * usd:
+        words.append(f"{format_usd(plan.fp8_usd_per_mtok)} with --weights fp8")
     return ", ".join(words)
 
 
