@@ -39,8 +39,9 @@ def assert_cheapest_by_volume(out: str, models: dict[str, dict[str, float]]) -> 
 @pytest.mark.fuzz
 def test_a_plan_says_what_its_restrictions_cost() -> None:
     asked = (*MIXTRAL, *FAST, "--bootstrap", "40")
-    free = answer_of(*asked, "--budget", "1e22")
-    assert {"repeats_loss", "default_law"}.isdisjoint(free)
+    free, bound = (answer_of(*asked, "--budget", "1e22", *more) for more in ((), ("--experts", "4")))
+    assert bound["unbounded"]["usd_per_mtok"] < bound["recommendation"]["usd_per_mtok"]
+    assert {"unbounded", "repeats_loss", "default_law"}.isdisjoint(free)
     least, model = free["least_training"][0], free["recommendation"]
     assert least["training_usd"] < 0.5 * free["training"]["usd"]  # what serves for less is trained longer
     assert least["probability_at_least_base"] >= 0.8 <= model["probability_at_least_base"]
@@ -284,6 +285,19 @@ def test_a_lower_loss_for_the_price_of_another_shape_is_worth_its_training() -> 
     assert (best["shape"], other["shape"]) == ("deepseek", "mixtral")
     assert best["model"]["loss"] < other["model"]["loss"]
     assert best["training_usd"] > other["training_usd"]
+
+
+@pytest.mark.fuzz
+def test_stated_expert_counts_are_set_against_all_counts_of_all_shapes() -> None:
+    asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40")
+    free, stated = answer_of(*asked), answer_of(*asked, "--experts", "32")
+    assert stated["unbounded"]["usd_per_mtok"] == pytest.approx(free["recommendation"]["usd_per_mtok"], rel=0.05)
+    assert stated["unbounded_shape"] == free["shapes"][0]["shape"]
+    matched = [answer_of(*asked, "--match", "llama-3.1-8b", *more) for more in ((), ("--experts", "32"))]
+    assert matched[1]["unbounded"]["loss"] == pytest.approx(matched[0]["recommendation"]["loss"], abs=0.02)
+    assert re.search(
+        r"^All counts   \d+ experts of deepseek, .*: cost -\d+%, loss", run(*asked, "--experts", "32").out, re.M
+    )
 
 
 @pytest.mark.fuzz

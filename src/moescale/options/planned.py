@@ -90,10 +90,10 @@ class PlanRequest:
         latency = serving.open_latency(deployment, remark=remark)
         return cls(bounds=bounds, details=details, serving=serving, deployment=deployment, latency=latency, **how)
 
-    def question(self, law: Law) -> Question:
-        """The question under a law."""
-        kv_heads = self.serving and self.serving.kv_heads
-        found = self.bounds.question(law, self.deployment, self.details, kv_heads=kv_heads, launch=self.launch)
+    def question(self, law: Law, bounds: BoundOptions | None = None) -> Question:
+        """The question under a law, by default that of the bounds."""
+        kv_heads, asked = self.serving and self.serving.kv_heads, bounds or self.bounds
+        found = asked.question(law, self.deployment, self.details, kv_heads=kv_heads, launch=self.launch)
         return replace(found, explained=self.explained, base=found.base or self.base)
 
     def search(self, law: Law, question: Question, *, coarse: bool = False) -> Search:
@@ -270,7 +270,9 @@ class PlanRequest:
         question = self.against_usual(law, self.question(law))
         search = self.search(law, question) if self._usual_shapes(law) else None
         plan = self.plan_of_shape(law, question, None if question.is_bought else search)
-        return plan if search is None else _beside_less_sure(plan, {shape_name(law.family.name): search})
+        if search is not None:
+            plan = _beside_less_sure(plan, {shape_name(law.family.name): search})
+        return self._beside_all_counts(plan, {"": (law, question.base)})
 
     def export(self, plan: Plan, format: str, folder: Path) -> Export:
         """Write what a plan decides for, to be trained on --train-gpus, and how to serve it as it was priced."""
@@ -389,7 +391,8 @@ class PlanRequest:
                 notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if stated]
                 beside = tuple(ordered) if len(ordered) > 1 else ()
                 plan = replace(plans[best], shapes=beside, warnings=(*notes, *plans[best].warnings))
-                return _beside_less_sure(plan, searches)
+                plan = _beside_less_sure(plan, searches)
+                return self._beside_all_counts(plan, {name: (laws[name], questions[name].base) for name in served})
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
             search, asked = searches[best], replace(bought[best], explained=self.explained)
             try:
@@ -408,6 +411,19 @@ class PlanRequest:
         # What is nearest is said of the shape whose models come closest.
         nearest = min(searches, key=lambda name: compared.lowest_budget_loss(searches[name]), default=PLANNED_SHAPE)
         return self.plan_of_shape(laws[nearest], questions[nearest], searches.get(nearest))
+
+    def _beside_all_counts(self, plan: Plan, shapes: Mapping[str, tuple[Law, KnownModel | None]]) -> Plan:
+        """The plan with the choice among all expert counts, where it is better than stated ones allow; shapes by their laws and baselines."""
+        bounds = self.bounds
+        if bounds.experts is None or (plan.of_life and bounds.max_total_usd is not None):
+            return plan
+        every: dict[str, Search] = {}
+        for name, (law, base) in shapes.items():
+            question = self.question(law, replace(bounds, experts=None))
+            with suppress(MoescaleError):
+                every[name] = self.search(law, replace(question, base=base))
+        other = compared.better_choice(plan.decision.model, every, PLANNED_SHAPE)
+        return plan if other is None else replace(plan, unbounded=other.model, unbounded_shape=other.shape or None)
 
     def against_usual(self, law: Law, question: Question) -> Question:
         """A question with the baseline of the default shape; as it is where it names one, or of another law."""

@@ -144,6 +144,8 @@ class Plan:
         None  # of ln L around the bias on the runs of a fitted law, by law: the default one's, its own
     )
     more_epochs: Candidate | None = None  # what would be chosen without `max_epochs`, where that has more
+    unbounded: Candidate | None = None  # the choice among all expert counts, where it is better than the stated ones
+    unbounded_shape: str | None = None  # the shape that it is of, where several were compared
     without_bounds: WithoutBounds | None = None  # what bounds on parameters leave out
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
     base_released: bool | None = None  # True: the baseline is a published model, whose training is paid

@@ -130,6 +130,19 @@ def at_one_loss(choices: Iterable[ShapeChoice], searches: Mapping[str, Search]) 
     return found
 
 
+def better_choice(model: Candidate, searches: Mapping[str, Search], usual: str) -> ShapeChoice | None:
+    """The choice of searches in several shapes where it is better than a model: cheaper (of a life in all), or of a lower loss for the price; else None."""
+    found = [best[0] for name, search in searches.items() if (best := choice_in_shape(name, search)) is not None]
+    if not found:
+        return None
+    by_loss = looks_for_loss(next(iter(searches.values())).question)
+    first = in_order(at_one_loss(found, searches), usual, by_loss=by_loss)[0]
+    if isinstance(model, Life) and isinstance(first.model, Life):
+        return first if first.model.total_usd < (1.0 - EQUAL) * model.total_usd else None
+    lower, price = first.model.loss < model.loss - FOR_NOTHING, first.model.usd_per_mtok / model.usd_per_mtok
+    return first if (lower if by_loss else price < 1.0 - EQUAL or (lower and price <= 1.0 + EQUAL)) else None
+
+
 def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:
     """The served tokens after which a choice has repaid what its training costs more than another's; None where that is not known, 0 where it costs no more.
 

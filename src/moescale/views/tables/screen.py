@@ -117,6 +117,7 @@ def facts(
     if by_baseline and life and model.total_usd and life < model.total_usd:
         text = f"the baseline's own life costs less ({format_usd(life)}); none that keeps its loss so surely does"
         say("But", text)
+    say("All counts", _unbounded(plan))
     if (free := plan.without_bounds) is not None:
         other, surely = free.model, f"; its baseline's loss is reached with {percentage(free.chance)} here"
         gain = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} ({other.loss - model.loss:+.4f})"
@@ -207,6 +208,21 @@ def _vocabulary(plan: Plan) -> str:
 
 def _trained_for(model: Trained) -> str:
     return "" if model.training_usd is None else f", training {format_usd(model.training_usd)}"
+
+
+def _unbounded(plan: Plan) -> str:
+    """The choice among all expert counts, where it is better than the stated ones."""
+    model, other = plan.decision.model, plan.unbounded
+    if other is None:
+        return ""
+    price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
+    whose = "" if plan.unbounded_shape is None else f" of {plan.unbounded_shape}, {sizes_text(other)}"
+    spent = _trained_for(other)
+    if other.total_usd and model.total_usd:
+        spent = f", life {format_usd(other.total_usd)} ({other.total_usd / model.total_usd - 1.0:+.0%})"
+    if not plan.of_life and (after := repaid_by(other, model)):
+        spent += f" (repaid by {format_count(after)} output tokens; --lifetime-tokens plans one for fewer)"
+    return f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}{spent}"
 
 
 def _default_law(plan: Plan) -> str:
