@@ -29,8 +29,23 @@ KNOWN_SIZE = 1e9  # stands for a size that there is not
 Limits = dict[str, tuple[float, float]]  # a figure's name -> the interval that holds 90% of the draws
 
 
+def whole(value: object) -> object:
+    """A whole number as an integer, anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else value
+
+
+class WholeRecord:
+    """Derived dataclasses are records in JSON whose whole numbers, such as expert counts, are integers."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """The record as JSON-ready values; keys that do not apply are absent."""
+        return {name: whole(value) for name, value in record(self).items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreachable:
+class Unreachable(WholeRecord):
     """An expert count without a model that answers, and why; what a model has is None."""
 
     experts: float
@@ -45,10 +60,6 @@ class Unreachable:
     intervals: None = None
     regret: None = None
 
-    def to_dict(self) -> dict[str, object]:
-        """The expert count and the reason."""
-        return whole_numbers(record(self))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
@@ -59,7 +70,7 @@ class Regret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class Trained(WholeRecord):
     """One model that the budget can train: what it is and its loss; as itself one that cannot be served, see Candidate.
 
     `size_ratio` is to that expert count's own loss-optimal size, the `_to_base` ratios are to the base model. Intervals
@@ -99,10 +110,6 @@ class Trained:
         if math.isnan(self.training_flops):
             object.__setattr__(self, "training_flops", 6.0 * self.n_params_active * self.tokens)
 
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; keys that do not apply are absent."""
-        return whole_numbers(record(self))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(Trained):
@@ -123,16 +130,6 @@ class Life(Candidate):
 
 
 Row = Candidate | Trained | Unreachable
-
-
-def whole_numbers(values: Mapping[str, object]) -> dict[str, object]:
-    """A record whose whole numbers, such as expert counts, are integers."""
-    return {name: whole(value) for name, value in values.items()}
-
-
-def whole(value: object) -> object:
-    """A whole number as an integer, anything else as it is."""
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +167,7 @@ class Costs:
     disaggregated: bool = False  # whether prefill and decode are on GPUs of their own
     shape: Architecture | None = None
     known: Serving | None = None  # what that model costs, where it was asked before
-    prices: dict[Buildable, Serving] = field(
-        default_factory=dict[Buildable, Serving]
-    )  # of built models, (1,): remembered
+    prices: dict[Buildable, Serving] = field(default_factory=dict[Buildable, Serving])  # of built models, (1,)
     # By sizes and experts: a plan asks again what its choice has asked.
     answered: dict[tuple[object, ...], Serving] = field(
         init=False, default_factory=dict[tuple[object, ...], Serving], repr=False, compare=False
@@ -200,9 +195,12 @@ class Costs:
         return cheapest(model, self.latency, self.deployment, every=every)
 
 
-def part_of(served: Serving, index: slice | NDArray[np.intp]) -> Serving:
-    """The serving figures of some of several models."""
-    return Serving(**{f.name: getattr(served, f.name)[index] for f in fields(served)})
+Arrays = TypeVar("Arrays", Serving, Allocation)
+
+
+def part_of(every: Arrays, index: slice | NDArray[np.intp]) -> Arrays:
+    """The figures of some of several models."""
+    return type(every)(**{f.name: getattr(every, f.name)[index] for f in fields(every)})
 
 
 def trained_models(
@@ -213,25 +211,25 @@ def trained_models(
     served = served or costs.serving(n, e)
     active, total = n_active(costs.family, n, e), n_total(costs.family, n, e)
     most = f"{degrees(costs.deployment)[-1]} x {costs.deployment.gpu.name}"
+    columns = {"experts": e, "n_params": n, "n_params_active": active, "n_params_total": total}
+    columns |= {"tokens": models.tokens, "loss": models.loss}
+    of_servers = {name: getattr(served, name) for name in ("usd_per_mtok", "batch", "tpot_s", "ttft_s")}
     records: list[Trained] = []
     for i, usd in enumerate(served.usd_per_mtok.tolist()):
-        figures: dict[str, Any] = {
-            "experts": float(e[i]),
-            "n_params": float(n[i]),
-            "n_params_active": float(active[i]),
-            "n_params_total": float(total[i]),
-            "tokens": float(models.tokens[i]),
-            "loss": float(models.loss[i]),
-        }
-        if math.isfinite(usd):
-            figures |= {"usd_per_mtok": usd, "gpus": int(served.gpus[i]), "batch": float(served.batch[i])}
-            figures |= {"tpot_s": float(served.tpot_s[i]), "ttft_s": float(served.ttft_s[i])}
-            figures["attention_dp"] = groups if (groups := int(served.attention_dp[i])) > 1 else None
-            figures["prefill_gpus"] = int(served.prefill_gpus[i]) or None
-            figures["lifetime_usd"] = None if lifetime_tokens is None else usd * lifetime_tokens / 1e6
-            records.append(Candidate(**figures))
-        else:
+        figures: dict[str, Any] = {name: float(values[i]) for name, values in columns.items()}
+        if not math.isfinite(usd):
             records.append(Trained(**figures, infeasible=f"{REASONS[int(served.infeasible[i])]} of {most}"))
+            continue
+        figures |= {name: float(values[i]) for name, values in of_servers.items()}
+        groups = int(served.attention_dp[i])
+        row = Candidate(
+            **figures,
+            gpus=int(served.gpus[i]),
+            attention_dp=groups if groups > 1 else None,
+            prefill_gpus=int(served.prefill_gpus[i]) or None,
+            lifetime_usd=None if lifetime_tokens is None else usd * lifetime_tokens / 1e6,
+        )
+        records.append(row)
     return records
 
 
@@ -250,17 +248,21 @@ def candidates(
 
 def lives(found: LifetimeCost, costs: Costs, unreachable: Sequence[str]) -> list[Life | Unreachable]:
     """Records of lifetime models (m,), with the dollars of their lives; `unreachable` (m,) says why there is none."""
-    rows: list[Life | Unreachable] = []
     models = Allocation(found.experts, found.n_params, found.tokens, found.loss)
+    rows: list[Life | Unreachable] = []
     for i, row in enumerate(candidates(models, costs, unreachable)):
-        if isinstance(row, Unreachable):
-            rows.append(row)
+        if isinstance(row, Trained):
+            of_life = ("training_flops", "training_usd", "serving_usd", "total_usd")
+            figures: dict[str, Any] = {name: float(getattr(found, name)[i]) for name in of_life}
+            rows.append(Life(**(values_of(row) | figures)))
         else:
-            dollars = ("training_flops", "training_usd", "serving_usd", "total_usd")
-            figures: dict[str, Any] = {f.name: getattr(row, f.name) for f in fields(row)}
-            figures |= {name: float(getattr(found, name)[i]) for name in dollars}
-            rows.append(Life(**figures))
+            rows.append(row)
     return rows
+
+
+def values_of(row: Trained) -> dict[str, Any]:
+    """The fields of a row, for a record that has more of them."""
+    return {field.name: getattr(row, field.name) for field in fields(row)}
 
 
 def sizes_of(rows: Sequence[Row]) -> FloatArray:
@@ -268,7 +270,7 @@ def sizes_of(rows: Sequence[Row]) -> FloatArray:
     return np.array([np.nan if c.n_params is None else c.n_params for c in rows])
 
 
-AnyRow = TypeVar("AnyRow", Row, Life | Unreachable, Trained)
+AnyRow = TypeVar("AnyRow", bound=Trained | Unreachable)
 
 
 def with_ratios(rows: Sequence[AnyRow], optima: Sequence[Trained], base: Trained) -> list[AnyRow]:
@@ -292,9 +294,9 @@ def with_intervals(rows: Sequence[AnyRow], intervals: Sequence[Limits] | None) -
     """The rows with intervals, where there are any; of what a model costs only where it is served."""
     if intervals is None:
         return list(rows)
+    of_price = ("usd_per_mtok", "cost_ratio")
     found: list[AnyRow] = []
     for c, limits in zip(rows, intervals, strict=True):
-        unpriced = {name: ends for name, ends in limits.items() if name not in ("usd_per_mtok", "cost_ratio")}
-        known = limits if c.infeasible is None else unpriced
-        found.append(c if isinstance(c, Unreachable) or not known else replace(c, intervals=known))
+        known = {name: ends for name, ends in limits.items() if c.infeasible is None or name not in of_price}
+        found.append(c if isinstance(c, Unreachable) else replace(c, intervals=known or None))
     return found

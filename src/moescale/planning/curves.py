@@ -70,7 +70,7 @@ def draft_plan(
         served, usd = part_of(together, slice(0, -1)), float(together.usd_per_mtok[-1])
     else:
         served = costs.serving(every.n_params, every.experts)
-        base = known_model(law, question.base, costs)[0]
+        base = known_model(law, question.base, costs)
         base_experts, base_loss, usd = base.experts, base.loss, base.usd_per_mtok or math.inf
     return Draft(
         experts=experts,

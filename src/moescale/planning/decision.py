@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from moescale.io.records import record
 from moescale.models.family import n_active
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Allocation, at_size
-from moescale.planning.candidate import Candidate, Row, whole_numbers, with_ratios
+from moescale.planning.candidate import Candidate, Row, WholeRecord, with_ratios
 from moescale.planning.draws import Draws, draws_of, oracle_of
 from moescale.planning.search import Search
 from moescale.scaling_laws import find_law
@@ -22,7 +21,7 @@ NAMED_LAWS = "public-2026"  # whose members a plan shows beside its own law, eac
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LawView:
+class LawView(WholeRecord):
     """What one law says: of the recommended model, and which it would choose alone; without the latter where it knows none.
 
     Regrets are means over the law's draws. `elsewhere` holds, for each law, the probability and the regret under it of what
@@ -39,10 +38,6 @@ class LawView:
     tokens: float | None = None
     cost_ratio: float | None = None
     elsewhere: Mapping[str, Elsewhere] | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; keys that do not apply are absent."""
-        return whole_numbers(record(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +62,22 @@ def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], fron
 
     The knee is the model farthest from the straight line between both, loss against the logarithm of cost.
     """
-    allowed = search.law.allows
-    good = [c for c in at_cost if isinstance(c, Candidate) and allowed(c.experts)]
-    cheap = [c for c in at_loss if isinstance(c, Candidate) and allowed(c.experts)]
-    quality = min(good, key=lambda c: (c.loss, c.experts), default=None)
-    cheapest = min(cheap, key=lambda c: (c.usd_per_mtok, c.experts), default=None)
-    if quality is not None and cheapest is not None and quality.loss > cheapest.loss:
-        quality = None  # the base's cost buys less than its loss takes
+    quality = min(search.recommendable(at_cost), key=lambda c: (c.loss, c.experts), default=None)
+    cheapest = min(search.recommendable(at_loss), key=lambda c: (c.usd_per_mtok, c.experts), default=None)
     if quality is None or cheapest is None:
         return Choices(quality=quality, cheapest=cheapest)
-    between = [c for c in frontier if cheapest.usd_per_mtok < c.usd_per_mtok < quality.usd_per_mtok]
+    if quality.loss > cheapest.loss:  # the base's cost buys less than its loss takes
+        return Choices(cheapest=cheapest)
     most = search.question.max_active_params or np.inf, search.question.max_total_params or np.inf
-    between = [c for c in between if c.n_params_active <= most[0] and c.n_params_total <= most[1]]
-    between = with_ratios([c for c in between if quality.loss < c.loss < cheapest.loss], search.optima, search.base)
-    kept = [c for c in search.judged(between, search.draws) if isinstance(c, Candidate)]
+    between = [
+        c
+        for c in frontier
+        if cheapest.usd_per_mtok < c.usd_per_mtok < quality.usd_per_mtok
+        and quality.loss < c.loss < cheapest.loss
+        and c.n_params_active <= most[0]
+        and c.n_params_total <= most[1]
+    ]
+    kept = search.judged(with_ratios(between, search.optima, search.base), search.draws)
     if (confidence := search.confidence) is not None:  # it keeps the promise, too
         kept = [c for c in kept if (c.probability_at_least_base or 0.0) >= confidence]
     if not kept:

@@ -37,7 +37,7 @@ def known_rows(search: Search, frontier: Sequence[Candidate]) -> tuple[KnownRow,
 
 
 def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> KnownRow:
-    row, _ = known_model(search.law, model, search.costs)
+    row = known_model(search.law, model, search.costs)
     usd = row.usd_per_mtok
     losses = [c.loss for c in frontier if usd is not None and c.usd_per_mtok <= usd]
     dollars = [c.usd_per_mtok for c in frontier if c.loss <= row.loss]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,14 @@ from moescale.planning.allocation import (
     Allocation,
     Budget,
     at_size,
-    best_within_cost,
     inputs_at,
+    largest_within_cost,
     loss_optimal,
     smallest_at_loss,
 )
-from moescale.planning.as_built import SLACK, Built, rounded, stacked
+from moescale.planning.as_built import SLACK, Built, in_shape, nearest_shape, stacked
 from moescale.planning.candidate import (
+    AnyRow,
     Candidate,
     CostCurve,
     Costs,
@@ -37,6 +38,7 @@ from moescale.planning.candidate import (
     Trained,
     candidates,
     part_of,
+    sizes_of,
     trained_models,
     with_ratios,
 )
@@ -80,10 +82,7 @@ class Search:
     best: Allocation  # the loss-optimal models of the expert counts that are asked about, (m,)
     optima: tuple[Trained, ...]  # the same as rows
     base: Trained  # what others are compared with; chosen only where its expert count is asked about
-    base_model: Allocation  # the same, (1,)
     notes: tuple[str, ...]  # on what was left out
-    curve: Allocation  # the models (m * s,) of the curves of loss against cost
-    curve_shape: tuple[int, int]  # (m, s)
     sampled: SampledCosts
     draws: Draws  # asks for the base's loss
     oracle: Oracle
@@ -102,31 +101,27 @@ class Search:
         _check_reach(law, question)
         experts, tokens = np.array(question.experts), question.lifetime_tokens
         best = loss_optimal(law, question.budget, experts)
-        curve, shape = curve_models(law, question, best)
         least = max(USUAL[0], SMALLEST_SAMPLED * float(np.nanmin(best.n_params)))
         least = 10.0 ** (math.floor(2.0 * math.log10(least)) / 2.0)  # so that questions of like budgets share samples
         ends, sizes = (min(least, 0.1 * USUAL[1]), USUAL[1]), CURVE_SIZES // 4 if coarse else CURVE_SIZES
+        sampled = sampled_costs(costs, experts, ends, sizes)
         optima = tuple(trained_models(best, costs, lifetime_tokens=tokens))
         if question.base is None:
-            base_model = base_optimum(law, question, best)
-            same = (c for c in optima if (c.experts, c.n_params) == (question.match_experts, base_model.n_params[0]))
-            base = next(same, None) or trained_models(base_model, costs, lifetime_tokens=tokens)[0]
+            found = base_optimum(law, question, best)
+            same = (c for c in optima if (c.experts, c.n_params) == (question.match_experts, found.n_params[0]))
+            base = next(same, None) or trained_models(found, costs, lifetime_tokens=tokens)[0]
         else:
-            base, base_model = known_model(law, question.base, costs)
-        sampled = sampled_costs(costs, experts, ends, sizes)
+            base = known_model(law, question.base, costs)
         stated = None if question.base is None else question.base.inputs(law.form)
-        draws = draws_of(law, question.budget, experts, base_model, base_inputs=stated, draws=question.draws)
+        draws = draws_of(law, question.budget, experts, _model_of(base), base_inputs=stated, draws=question.draws)
         return cls(
             law=law,
             question=question,
             costs=costs,
             best=best,
             base=base,
-            base_model=base_model,
             optima=optima,
             notes=tuple(notes),
-            curve=curve,
-            curve_shape=shape,
             sampled=sampled,
             draws=draws,
             oracle=oracle_of(draws, sampled, law.allows(experts)),
@@ -134,9 +129,9 @@ class Search:
         )
 
     @property
-    def curve_serving(self) -> Serving:
-        """What the models of the curves cost: asked where they are shown, as most searches compare shapes alone."""
-        return self.costs.serving(self.curve.n_params, self.curve.experts)
+    def base_model(self) -> Allocation:
+        """The base as the law counts it, (1,)."""
+        return _model_of(self.base)
 
     @property
     def confidence(self) -> float | None:
@@ -147,7 +142,7 @@ class Search:
     def most_sure(self) -> float:
         """The highest probability of the loss that a served model of another expert count than the baseline's has; 0 without any."""
         others = self.law.allows(self.best.experts) & (self.best.experts != self.question.match_experts)
-        served = self.sampled.size_within(np.array([self.question.max_usd_per_mtok or ANY_USD]))[0]
+        served = self._sampled_within(self.question.max_usd_per_mtok or ANY_USD)
         sure = self.draws_at(self.question.max_loss).most_sure(np.minimum(served, self.largest), others)
         return float(np.max(sure, where=np.isfinite(sure), initial=0.0))
 
@@ -182,10 +177,8 @@ class Search:
             found = smallest_at_loss(self.law, self.question.budget, self.best.experts, target, optimal=self.best)
             sizes, reasons = found.n_params, [f"no size reaches a loss of {target:.5g}"] * self.best.experts.size
         else:
-            sizes, goal = (
-                draws.sizes(self.confidence),
-                "the baseline's loss" if loss is None else f"a loss of {loss:.5g}",
-            )
+            sizes = draws.sizes(self.confidence)
+            goal = "the baseline's loss" if loss is None else f"a loss of {loss:.5g}"
             missed = f"no size reaches {goal} with a probability of {self.confidence:.0%}"
             reasons = [f"{missed}, {most:.0%} at most" for most in draws.most_sure(self.largest, np.isnan(sizes))]
         reasons = [
@@ -196,68 +189,66 @@ class Search:
 
     def within_cost(self, usd_per_mtok: float, *, close: float = CLOSE) -> list[Row]:
         """Algorithm 2 at every expert count: the lowest loss within a serving cost; sizes are `close`, relative."""
-        cost_of, budget = self.costs.usd_per_mtok, self.question.budget
-        near = self.sampled.size_within(np.array([usd_per_mtok]))[0]
-        found = best_within_cost(
-            self.law, budget, self.best.experts, usd_per_mtok, cost_of, optimal=self.best, near=near, close=close
-        )
-        reasons = [f"every size costs more than {format_usd(usd_per_mtok)}"] * self.best.experts.size
-        return self.judged(self._rows(np.fmin(found.n_params, self.largest), reasons), self.draws)
+        reason = f"every size costs more than {format_usd(usd_per_mtok)}"
+        return self.judged(self._rows(self._largest_within(usd_per_mtok, close), reason), self.draws)
 
     def near_cost(self, usd_per_mtok: float) -> list[Row]:
         """About the same, by the sampled costs alone: what is built within a cost may start from it."""
-        sizes = np.fmin(self.sampled.size_within(np.array([usd_per_mtok]))[0], self.best.n_params)
-        return self.judged(self._rows(np.fmin(sizes, self.largest), [""] * len(self.optima)), self.draws)
+        return self.judged(self._rows(self._near_cost(usd_per_mtok)), self.draws)
 
     def below(self, loss: float, usd_per_mtok: float, among: NDArray[np.bool_], most: int) -> list[Candidate]:
         """About the models of the lowest losses under a loss and within a cost, by the sampled costs, where a shape near them has it: so many expert counts `among` those of a mask (m,)."""
-        sizes = np.fmin(self.sampled.size_within(np.array([usd_per_mtok]))[0], self.best.n_params)
-        sizes = np.fmin(sizes, self.largest)
+        sizes = self._near_cost(usd_per_mtok)
         losses = at_size(self.law, self.question.budget, sizes * NEAR_SIZES[1], self.best.experts).loss
         losses = np.where(among & self.law.allows(self.best.experts) & (losses < loss), losses, np.inf)
         kept = np.argsort(np.argsort(losses)) < min(most, np.count_nonzero(np.isfinite(losses)))
-        rows = self._rows(np.where(kept, sizes, np.nan), [""] * losses.size)
-        return [row for row in rows if isinstance(row, Candidate)]
+        return self.recommendable(self._rows(np.where(kept, sizes, np.nan)))
 
     def outright(self) -> list[Row]:
         """The lowest loss of every expert count that can be served, whatever it costs; unserved where no size can be."""
         sizes = np.minimum(self.best.n_params, self.largest)
-        rows = self._rows(sizes, [""] * len(self.optima))
+        rows = self._rows(sizes)
         unserved = np.array([not isinstance(row, Candidate) for row in rows])
         if unserved.any():  # the optimum is too large, and a smaller model may not be
-            near = self.sampled.size_within(np.array([ANY_USD]))[0]
-            served = best_within_cost(
-                self.law,
-                self.question.budget,
-                self.best.experts,
-                ANY_USD,
-                self.costs.usd_per_mtok,
-                optimal=self.best,
-                near=near,
-            )
-            smaller = np.where(np.isfinite(served.n_params), np.minimum(served.n_params, sizes), sizes)
-            rows = self._rows(np.where(unserved, smaller, sizes), [""] * len(self.optima))
+            rows = self._rows(np.where(unserved, np.fmin(sizes, self._largest_within(ANY_USD)), sizes))
         return self.judged(rows, self.draws)
 
-    def judged(self, rows: Sequence[Row], draws: Draws, law: Law | None = None) -> list[Row]:
+    def _largest_within(self, usd_per_mtok: float, close: float = CLOSE) -> FloatArray:
+        """The largest sizes within a cost and the bounds on parameters, up to the loss-optimal ones, (m,)."""
+        near, price = self._sampled_within(usd_per_mtok), self.costs.usd_per_mtok
+        most = self.best.n_params
+        found = largest_within_cost(self.best.experts, usd_per_mtok, price, largest=most, near=near, close=close)
+        return np.fmin(found, self.largest)
+
+    def _near_cost(self, usd_per_mtok: float) -> FloatArray:
+        """About the same by the sampled costs, (m,)."""
+        return np.fmin(np.fmin(self._sampled_within(usd_per_mtok), self.best.n_params), self.largest)
+
+    def _sampled_within(self, usd_per_mtok: float) -> FloatArray:
+        return self.sampled.size_within(np.array([usd_per_mtok]))[0]
+
+    def recommendable(self, rows: Iterable[Row]) -> list[Candidate]:
+        """The served models that the law may recommend."""
+        return [c for c in rows if isinstance(c, Candidate) and self.law.allows(c.experts)]
+
+    def judged(self, rows: Sequence[AnyRow], draws: Draws, law: Law | None = None) -> list[AnyRow]:
         """Rows with how probable it is that they keep the goal of the draws, and their regret; `law` counts built shapes."""
         known = [c for c in rows if isinstance(c, Trained)]
         if len(draws.theta) == 1 or not known:
             return list(rows)
-        losses = draws.losses(np.array([c.n_params for c in known]), np.array([c.experts for c in known]), law)
-        probable = iter(draws.probability(losses).tolist())
-        usd = np.array([np.nan if c.usd_per_mtok is None else c.usd_per_mtok for c in known])
-        unit = self.base.usd_per_mtok
+        losses = draws.losses(sizes_of(known), np.array([c.experts for c in known]), law)
+        usd, unit = np.array([c.usd_per_mtok or np.nan for c in known]), self.base.usd_per_mtok
         lost = self.oracle.regrets(draws, losses, usd, unit or 1.0)
-        expected, worst = iter(draws.weights @ lost), iter(draws.worst(lost))
-        found: list[Row] = []
+        figures = np.stack((draws.probability(losses), draws.weights @ lost, draws.worst(lost)), axis=1).tolist()
+        of_each = iter(figures)
+        found: list[AnyRow] = []
         for c in rows:
-            if not isinstance(c, Trained):
+            if isinstance(c, Trained):
+                sure, expected, worst = next(of_each)
+                regret = Regret(expected=expected, worst=worst) if unit and c.usd_per_mtok else None
+                found.append(replace(c, probability_at_least_base=sure, regret=regret))
+            else:
                 found.append(c)
-                continue
-            regret = Regret(expected=float(next(expected)), worst=float(next(worst)))
-            priced = unit is not None and c.usd_per_mtok is not None
-            found.append(replace(c, probability_at_least_base=next(probable), regret=regret if priced else None))
         return found
 
     def answering(self) -> list[Row]:
@@ -285,24 +276,29 @@ class Search:
         search = replace(self, question=self.question.of_base)
         most = largest_size(self.law, self.question, self.base.experts)
         at_most |= self.question.bounds_base and self.base.n_params >= most * (1.0 - 1e-9)
-        return rounded(self.law, self.costs, self.base, search._sized, at_most=at_most)
+        shape = nearest_shape(self.law, self.costs, self.base, at_most=at_most)
+        return in_shape(self.law, self.costs, self.base, shape, search._sized)
 
     def judging_built(self, base: Built[Candidate] | None) -> Search:
         """The search that judges models as built: the baseline as built keeps its own loss under every draw, too."""
         if base is None:
             return self
-        law = replace(self.law, family=family_of(base.shape, self.law.family))
-        draws = replace(self.draws, budget=self.budget_of(base.shape.architecture(), base.model))
-        losses = draws.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
-        return replace(self, draws=replace(self.draws, goal=np.maximum(self.draws.goal, losses)))
+        goal = np.maximum(self.draws.goal, self.losses_as_built(base.model, base.shape))
+        return replace(self, draws=replace(self.draws, goal=goal))
+
+    def losses_as_built(self, model: Candidate, shape: Buildable) -> FloatArray:
+        """The losses of a built model under the draws, (k,)."""
+        law = replace(self.law, family=family_of(shape, self.law.family))
+        draws = replace(self.draws, budget=self.budget_of(shape.architecture(), model))
+        return draws.losses(np.array([model.n_params]), np.array([model.experts]), law)[:, 0]
 
     def built(self, law: Law, costs: Costs, model: Candidate, *, base: Trained) -> Candidate | None:
         """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
         if (sized := self._sized(law, costs, model)) is None:
             return None
         draws = replace(self.draws_at(self.question.max_loss), budget=self.budget_of(costs.shape, sized))
-        rows = self.judged(with_ratios([sized], self.optima, base), draws, law)
-        return rows[0] if isinstance(rows[0], Candidate) else None
+        (row,) = self.judged(with_ratios([sized], self.optima, base), draws, law)
+        return row
 
     def _sized(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
         """What the budget trains at a model's size under another law and family, None where it cannot be served."""
@@ -349,24 +345,20 @@ class Search:
         """What a built model gains on the baseline's loss, for 90% of the draws; None without draws."""
         if not len(self.law.draws) or self.question.draws == 0:
             return None
-        law = replace(self.law, family=family_of(shape, self.law.family))
-        draws = replace(self.draws, budget=self.budget_of(shape.architecture(), model))
-        losses = draws.losses(np.array([model.n_params]), np.array([model.experts]), law)[:, 0]
-        low, high = interval(draws.goal - losses)
+        low, high = interval(self.draws.goal - self.losses_as_built(model, shape))
         return float(low), float(high)
 
     def frontier(self, known: Iterable[Row]) -> list[Candidate]:
         """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""
-        m, s = self.curve_shape
-        over = np.arange(m * s) % s < FRONTIER_SIZES  # over-trained, up to the optimum
-        at = np.flatnonzero(over & self.law.allows(self.curve.experts) & np.isfinite(self.curve_serving.usd_per_mtok))
-        rows = [c for c in known if isinstance(c, Candidate) and self.law.allows(c.experts)]
-        usd = np.concatenate((self.curve_serving.usd_per_mtok[at], [c.usd_per_mtok for c in rows]))
-        front = pareto(usd, np.concatenate((self.curve.loss[at], [c.loss for c in rows])))
+        models, (_, s), served = self._curve()
+        over = np.arange(models.loss.size) % s < FRONTIER_SIZES  # over-trained, up to the optimum
+        at = np.flatnonzero(over & self.law.allows(models.experts) & np.isfinite(served.usd_per_mtok))
+        rows = self.recommendable(known)
+        usd = np.concatenate((served.usd_per_mtok[at], [c.usd_per_mtok for c in rows]))
+        front = pareto(usd, np.concatenate((models.loss[at], [c.loss for c in rows])))
         drawn = at[front[front < at.size]]
-        models = Allocation(*(getattr(self.curve, f.name)[drawn] for f in fields(Allocation)))
-        made = iter(self._models(models, self.costs, part_of(self.curve_serving, drawn)))
-        chosen = [next(made) if i < at.size else rows[i - at.size] for i in front]
+        made = iter(self._models(part_of(models, drawn), self.costs, part_of(served, drawn)))
+        chosen = (next(made) if i < at.size else rows[i - at.size] for i in front)
         gone = {"intervals": None, "size_ratio_to_base": None, "active_ratio_to_base": None, "cost_ratio": None}
         return [
             replace(c, size_ratio=c.n_params / self.loss_optimal(c.experts).n_params, **gone)
@@ -376,27 +368,37 @@ class Search:
 
     def curves(self) -> tuple[CostCurve, ...]:
         """Loss and cost of each expert count from over-trained to under-trained sizes."""
-        every, served = self.curve, self.curve_serving
+        models, shape, served = self._curve()
         known = np.isfinite(served.usd_per_mtok)
         usd, gpus = np.where(known, served.usd_per_mtok, np.nan), np.where(known, served.gpus, 0.0)
-        columns = [v.reshape(self.curve_shape) for v in (every.n_params, every.tokens, every.loss, usd, gpus)]
+        columns = [v.reshape(shape) for v in (models.n_params, models.tokens, models.loss, usd, gpus)]
         return tuple(CostCurve(e, *(column[i] for column in columns)) for i, e in enumerate(self.question.experts))
+
+    def _curve(self) -> tuple[Allocation, tuple[int, int], Serving]:
+        """The models (m * s,) of the curves of loss against cost, (m, s), and what they cost."""
+        models, shape = curve_models(self.law, self.question, self.best)
+        return models, shape, self.costs.serving(models.n_params, models.experts)
 
     def _models(self, found: Allocation, costs: Costs, served: Serving | None = None) -> list[Trained]:
         return trained_models(found, costs, lifetime_tokens=self.question.lifetime_tokens, served=served)
 
-    def _rows(self, sizes: FloatArray, reasons: Sequence[str]) -> list[Row]:
-        """Rows of sizes (m,); reasons (m,) say why one is NaN."""
+    def _rows(self, sizes: FloatArray, reasons: str | Sequence[str] = "") -> list[Row]:
+        """Rows of sizes (m,); the reason, or reasons (m,), say why one is NaN."""
         found = at_size(self.law, self.question.budget, sizes, self.best.experts)
-        rows = candidates(found, self.costs, reasons, lifetime_tokens=self.question.lifetime_tokens)
+        every = [reasons] * sizes.size if isinstance(reasons, str) else reasons
+        rows = candidates(found, self.costs, every, lifetime_tokens=self.question.lifetime_tokens)
         return with_ratios(rows, self.optima, self.base)
+
+
+def _model_of(row: Trained) -> Allocation:
+    return Allocation(*(np.array([value]) for value in (row.experts, row.n_params, row.tokens, row.loss)))
 
 
 def base_optimum(law: Law, question: Question, best: Allocation) -> Allocation:
     """The loss-optimal model within the bounds that others are compared with, (1,): one of `best` where that is it."""
     if question.match_experts in question.experts and question.base_flops is None:
         at = question.experts.index(question.match_experts)
-        found = Allocation(*(getattr(best, field.name)[[at]] for field in fields(best)))
+        found = part_of(best, slice(at, at + 1))
     else:
         found = loss_optimal(law, question.base_budget, question.match_experts)
     largest = np.array([largest_size(law, question, question.match_experts)])
@@ -405,15 +407,15 @@ def base_optimum(law: Law, question: Question, best: Allocation) -> Allocation:
     return at_size(law, question.base_budget, largest, found.experts)
 
 
-def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, Allocation]:
-    """A known model as a row, and its place in the size convention of the law; served as it is built."""
+def known_model(law: Law, model: KnownModel, costs: Costs) -> Trained:
+    """A known model as a row, in the size convention of the law; served as it is built."""
     n, e = (np.array([value]) for value in model.in_convention_of(law.family))
     x = inputs_at(law, model.inputs(law.form), n, np.log([model.tokens]), e)
     at = Allocation(e, n, np.array([model.tokens]), np.exp(law.form.log_loss(law.theta, x)))
     deployment, latency = as_released(model, costs.deployment, costs.latency)
     (row,) = trained_models(at, replace(costs, shape=model.architecture, deployment=deployment, latency=latency))
     active, total = model.sizes
-    return replace(row, n_params_active=active, n_params_total=total, training_flops=model.training_flops), at
+    return replace(row, n_params_active=active, n_params_total=total, training_flops=model.training_flops)
 
 
 def largest_size(law: Law, question: Question, experts: float) -> float:

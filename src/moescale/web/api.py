@@ -182,7 +182,7 @@ def _known_models(law: Law, question: Question, request: PlanRequest) -> list[Re
     costs, found = costs_of(law, question, request.deployment, request.latency), list[Record]()
     for model in published_models():
         if 1 / ALIKE_BUDGETS <= model.training_flops / question.budget.flops <= ALIKE_BUDGETS:
-            row = known_model(law, model, costs)[0]
+            row = known_model(law, model, costs)
             spoken_of = row.experts == 1 or law.form.uses_experts or law.form.implied_inputs
             if spoken_of and row.usd_per_mtok is not None:
                 figures = {key: getattr(row, key) for key in (*DRAWN[1:], "usd_per_mtok", "gpus", "training_flops")}
