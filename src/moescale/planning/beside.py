@@ -54,7 +54,7 @@ def best_of(search: Search) -> Advice | None:
     at_goal = search.question.budget_goal == "serve"
     served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
     near = sorted(served, key=lambda c: c.usd_per_mtok if at_goal else c.loss)[:MOST_RIVALS]
-    return recommend(search, near, at_goal=at_goal, in_full=False) if near else None
+    return recommend(search, near, in_full=False) if near else None
 
 
 def settled(search: Search, *, coarse: bool = False) -> tuple[Advice, Search] | None:
@@ -223,7 +223,7 @@ def _chosen_with(search: Search, budget: Budget) -> Advice | None:
     question = replace(search.question, budget=budget)
     with suppress(InfeasibleError):
         other = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
-        return recommend(other, other.answering(), at_goal=question.budget_goal == "serve", in_full=False)
+        return recommend(other, other.answering(), in_full=False)
     return None
 
 

@@ -18,14 +18,17 @@ from moescale.planning.as_built import (
     Built,
     as_built,
     carried,
+    depth_factor,
     in_shape,
+    met,
+    near_shapes,
     remember_prices,
     stacked,
+    usd_nearby,
 )
 from moescale.planning.candidate import Costs, Life, Unreachable, sizes_of
 from moescale.planning.least_training import least_training
 from moescale.planning.life_search import CORRECTED, MOST_CORRECTIONS, LifeSearch
-from moescale.planning.near_shapes import depth_factor, met, near_shapes, usd_nearby
 from moescale.planning.question import own_inputs
 from moescale.planning.search import Search
 from moescale.planning.total_cost import Lifetime, life_costs

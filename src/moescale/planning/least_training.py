@@ -14,9 +14,8 @@ import numpy as np
 from moescale.errors import InfeasibleError
 from moescale.models.rounding import Buildable
 from moescale.planning.allocation import SIZES, Allocation, Budget, at_size, largest_within_cost, loss_optimal
-from moescale.planning.as_built import SLACK, in_shape, remember_prices, stacked
+from moescale.planning.as_built import SLACK, depth_factor, in_shape, near_shapes, remember_prices, stacked
 from moescale.planning.candidate import Candidate, trained_models
-from moescale.planning.near_shapes import depth_factor, near_shapes
 from moescale.planning.question import Question, own_inputs
 from moescale.planning.recommend import CHEAPER, with_scores
 from moescale.planning.scores import MOST_FLOPS, chances, has_scores, stated_score

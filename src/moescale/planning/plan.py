@@ -41,13 +41,7 @@ from moescale.planning.rationale import (
     Recommendation,
     no_interval_words,
 )
-from moescale.planning.recommend import (
-    any_served,
-    built_choices,
-    recommend,
-    scored,
-    with_scores,
-)
+from moescale.planning.recommend import built_choices, recommend, scored, with_scores
 from moescale.planning.search import Search
 from moescale.planning.shapes import ShapeChoice
 from moescale.planning.training_use import TrainingUse, beside_precision, training_use
@@ -258,8 +252,8 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
     )
     goal = search.question.goal
-    if lifetime is not None and not any_served(search, rows):  # a life may train longer than the budget
-        instead = any_served(search, at_loss)
+    if lifetime is not None and not search.recommendable(rows):  # a life may train longer than the budget
+        instead = search.recommendable(at_loss)
         sure = "" if search.confidence is None else f" with a probability of {search.confidence:.0%}"
         notes.append(
             f"no served model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(search.question)}{sure}: except for its lifetime "
@@ -270,8 +264,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         rows = at_loss if instead else search.outright()
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows])
     cheapest_trained = () if lifetime is not None and goal == "lifetime" else least_training(search)
-    at_goal = search.question.budget_goal == "serve"  # that the model reaches a loss with some probability
-    found = recommend(search, rows, at_goal=at_goal)
+    found = recommend(search, rows)
     frontier = search.frontier([*frontier, *rows, found.advice.model])
     near_cost = [] if base.usd_per_mtok is None else search.near_cost(base.usd_per_mtok)
     chosen = choices(search, at_loss, near_cost, frontier)

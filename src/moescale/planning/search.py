@@ -27,7 +27,7 @@ from moescale.planning.allocation import (
     loss_optimal,
     smallest_at_loss,
 )
-from moescale.planning.as_built import SLACK, Built, in_shape, nearest_shape, stacked
+from moescale.planning.as_built import NEAR_SIZES, SLACK, Built, depth_factor, in_shape, nearest_shape, stacked
 from moescale.planning.candidate import (
     AnyRow,
     Candidate,
@@ -43,7 +43,6 @@ from moescale.planning.candidate import (
     with_ratios,
 )
 from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
-from moescale.planning.near_shapes import NEAR_SIZES, depth_factor
 from moescale.planning.question import (
     CONFIDENCE,
     KnownModel,

@@ -11,9 +11,9 @@ import numpy as np
 
 from moescale.errors import MoescaleError
 from moescale.models.rounding import Buildable
+from moescale.planning.as_built import EQUAL
 from moescale.planning.beside import best_life, settled
 from moescale.planning.candidate import Candidate, Life
-from moescale.planning.near_shapes import EQUAL
 from moescale.planning.question import Question
 from moescale.planning.recommend import CHEAPER, FOR_NOTHING
 from moescale.planning.search import Search
