@@ -37,10 +37,7 @@ from moescale.planning.known import KnownRow, known_rows, training_usd
 from moescale.planning.least_training import TargetSpend, frugal, least_training, target_spend
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
 from moescale.planning.question import Objective, Question, release_notes
-from moescale.planning.rationale import (
-    Recommendation,
-    no_interval_words,
-)
+from moescale.planning.rationale import Recommendation, no_interval_words
 from moescale.planning.recommend import built_choices, recommend, scored, with_scores
 from moescale.planning.search import Search
 from moescale.planning.shapes import ShapeChoice
@@ -54,23 +51,17 @@ from moescale.serving.loads import OpenLoop
 
 SHOWN = 1e-7  # of a size, relative: how close the models at the cost of the baseline are to it
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
-LISTS = (
-    "laws",
-    "known",
-    "shapes",
-    "built",
-    "excluded_experts",
-    "least_training",
-)  # that a record lacks where they are empty
-LIMITS = (
-    "memory_fraction",
-    "utilization",
-    "weight_bytes_per_param",
-    "kv_bytes_per_element",
-    "expert_parallel",
-    "max_ttft_s",
-    "max_tpot_s",
-)  # of a deployment that an answer rests on
+LISTS = ("laws", "known", "shapes", "built", "excluded_experts", "least_training")  # that it lacks where they are empty
+# What a question, its budget and its deployment state that an answer rests on.
+OF_QUESTION = (
+    *("target", "budget_of", "max_loss", "max_usd_per_mtok", "max_active_params", "max_total_params"),
+    *("lifetime_tokens", "max_total_usd", "max_days", "train_gpus", "max_training_usd", "kv_heads"),
+)
+OF_BUDGET = ("max_tokens", "max_epochs")
+OF_DEPLOYMENT = (
+    *("memory_fraction", "utilization", "weight_bytes_per_param", "kv_bytes_per_element", "expert_parallel"),
+    *("max_ttft_s", "max_tpot_s"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +83,7 @@ class Plan:
     base_usd_per_mtok: float | None = None
     base_name: str = "the loss-optimal model"
     base: Candidate | Trained | None = None  # None in files of before it was there
-    base_n_experts: float | None = (
-        None  # routed experts of a layer of a baseline that is stated; the law may count others
-    )
+    base_n_experts: float | None = None  # routed experts of a layer of a stated baseline; the law may count others
     base_as_built: Candidate | None = None  # in whole layers and heads; None where `base` is built or cannot be served
     built: tuple[Candidate, ...] = ()  # the model of each expert count that answers, in whole layers and heads
     loss_optimal: tuple[Candidate | Trained, ...]
@@ -131,34 +120,24 @@ class Plan:
     default_law_shape: str | None = None  # the shape of that model, where shapes were compared
     default_law_excluded: bool | None = None  # whether it has more experts than the law that was named may speak of
     default_law_untested_by: str | None = None  # the table of the own runs, of which none has so many experts
-    default_law_beyond: str | None = (
-        None  # how far that model lies beyond the default law's runs, in words; empty inside
-    )
-    errors_on_runs: Mapping[str, float] | None = (
-        None  # of ln L around the bias on the runs of a fitted law, by law: the default one's, its own
-    )
+    default_law_beyond: str | None = None  # how far it lies beyond the default law's runs, in words; empty inside
+    errors_on_runs: Mapping[str, float] | None = None  # of ln L around the bias on a fitted law's runs, by law
     more_epochs: Candidate | None = None  # what would be chosen without `max_epochs`, where that has more
     unbounded: Candidate | None = None  # the choice among all expert counts, where it is better than the stated ones
     unbounded_shape: str | None = None  # the shape that it is of, where several were compared
     without_bounds: WithoutBounds | None = None  # what bounds on parameters leave out
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
     base_released: bool | None = None  # True: the baseline is a published model, whose training is paid
-    apart_usd_per_mtok: float | None = (
-        None  # of the model to train with prefill and decode apart, where prompts are long
-    )
+    apart_usd_per_mtok: float | None = None  # of the model to train with prefill and decode apart
     open_loop: OpenLoop | None = None  # that keeps a limit of TTFT for 99% of requests, as means do at full load
-    open_loop_apart: Disaggregated | None = (
-        None  # the same with prefill and decode apart, where the plan is or that costs less
-    )
+    open_loop_apart: Disaggregated | None = None  # the same with both apart, where the plan is or that costs less
     for_volume: Life | None = None  # the best life of a volume between the least spend's and the recommended model's
     for_volume_tokens: float | None = None  # that volume
     slower_usd_per_mtok: float | None = None  # of the model to train at twice the limit of TPOT, where that binds
     faster_usd_per_mtok: float | None = None  # the same at nine tenths of it
     faster_choice: Candidate | None = None  # what would be chosen at that limit, where the price has a step before it
     fp8_usd_per_mtok: float | None = None  # of the model to train with fp8 weights, where their format is not stated
-    wider_options: str | None = (
-        None  # of the server that is planned with, as one of the usual size serves no such model
-    )
+    wider_options: str | None = None  # of the server that is planned with, as the usual one serves no such model
 
     @property
     def built_base(self) -> Candidate | Trained:
@@ -185,8 +164,8 @@ class Plan:
     @property
     def decision(self) -> Recommendation[Candidate] | Recommendation[Life]:
         """What to train: of the whole life where that is the objective, else of the budget."""
-        whole_life = self.objective == "lifetime" and self.lifetime is not None
-        return self.lifetime.recommendation if whole_life and self.lifetime else self.recommendation
+        life = self.lifetime if self.objective == "lifetime" else None
+        return life.recommendation if life else self.recommendation
 
     @property
     def of_life(self) -> bool:
@@ -196,19 +175,13 @@ class Plan:
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
         base, usd = whole(self.base_experts), self.base_usd_per_mtok
-        told = record(
-            self,
-            without=(
-                *BASE,
-                *(name for name in LISTS if not getattr(self, name)),
-            ),
-        )
+        told = record(self, without=(*BASE, *(name for name in LISTS if not getattr(self, name))))
         told["bounded_loss"] = {"base_experts": base, "loss": self.base_loss, "plans": told["bounded_loss"]}
         priced = {} if usd is None else {"usd_per_mtok": usd}
         told["bounded_cost"] = {"base_experts": base, **priced, "plans": told["bounded_cost"]}
         if self.excluded_experts:
             told["excluded_experts"] = [whole(e) for e in self.excluded_experts]
-        told["decided_by"] = "recommendation" if self.decision is self.recommendation else "lifetime.recommendation"
+        told["decided_by"] = "lifetime.recommendation" if self.of_life else "recommendation"
         told["curves"] = [c.to_dict() for c in self.curves if np.isfinite(c.usd_per_mtok).any()]
         if self.lifetime_infeasible is not None:
             told["lifetime"] = {"infeasible": self.lifetime_infeasible}
@@ -227,11 +200,7 @@ def make_plan(
         search = frugal(Search.of(law, question, deployment, latency))
         bought = settled(search) if search.question.is_bought and search.question.life is None else None
         search = search if bought is None else bought[1]
-    return _plan_of_budget(search, search.question)
-
-
-def _plan_of_budget(search: Search, question: Question) -> Plan:
-    deployment, latency = search.costs.deployment, search.costs.latency
+    question, deployment, latency = search.question, search.costs.deployment, search.costs.latency
     draws = search.draws if len(search.law.draws) and question.draws != 0 else None
     base, sampled = search.base, search.sampled
     best = with_intervals(search.optima, draws and optima_limits(draws, sampled))
@@ -242,30 +211,24 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         at_cost = search.within_cost(base.usd_per_mtok, close=SHOWN)
         at_cost = with_intervals(at_cost, draws and loss_limits(draws, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
-    named = [*([] if question.base is None else [question.base]), *question.against]
-    open_ = (
-        [n for n in search.law.notes if n.startswith(NOT_IDENTIFIED) or OF_ACTIVE in n] if search.law.is_fitted else []
-    )
-    of_fit = [f"{search.law.name}: {note}" for note in open_]
-    notes = [*search.notes, *of_fit, *_notes(search, no_life), *release_notes(named, deployment)]
-    rows = (
-        at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
-    )
-    goal = search.question.goal
+    notes = _notes(search, no_life)
+    rows = at_loss if question.max_loss is None and question.budget_goal == "serve" else search.answering()
     if lifetime is not None and not search.recommendable(rows):  # a life may train longer than the budget
         instead = search.recommendable(at_loss)
         sure = "" if search.confidence is None else f" with a probability of {search.confidence:.0%}"
+        of = f"uses the loss of {question.base_name}" if instead else "is of the lowest loss"
         notes.append(
-            f"no served model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(search.question)}{sure}: except for its lifetime "
-            f"part, this plan {f'uses the loss of {search.question.base_name}' if instead else 'is of the lowest loss'}"
+            f"no served model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(question)}{sure}: except for its lifetime "
+            f"part, this plan {of}"
         )
-        relaxed = replace(search.question, max_loss=None, max_usd_per_mtok=None)
-        search = replace(search, question=relaxed if instead else replace(relaxed, objective="loss"))
+        objective = question.objective if instead else "loss"
+        relaxed = replace(question, max_loss=None, max_usd_per_mtok=None, objective=objective)
+        search = replace(search, question=relaxed)
         rows = at_loss if instead else search.outright()
-    frontier = search.frontier([*best, *at_loss, *at_cost, *rows])
-    cheapest_trained = () if lifetime is not None and goal == "lifetime" else least_training(search)
+    of_life = lifetime is not None and question.goal == "lifetime"
+    cheapest_trained = () if of_life else least_training(search)
     found = recommend(search, rows)
-    frontier = search.frontier([*frontier, *rows, found.advice.model])
+    frontier = search.frontier([*best, *at_loss, *at_cost, *rows, found.advice.model])
     near_cost = [] if base.usd_per_mtok is None else search.near_cost(base.usd_per_mtok)
     chosen = choices(search, at_loss, near_cost, frontier)
     chosen = built_choices(found.search, chosen, found.built, found.base or search.base)
@@ -273,18 +236,21 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
     if lifetime is not None:
         (model,) = with_scores(search, [lifetime.recommendation.model])
         lifetime = replace(lifetime, recommendation=replace(lifetime.recommendation, model=model))
-    of_life = lifetime is not None and goal == "lifetime"
-    life = lifetime.recommendation if lifetime and of_life else None
-    decided = advice if life is None else life
-    use = found.use if life is None else training_use(question, life.model, life.architecture)
-    repeats = repeats_loss(search, decided.model)
-    volume = None if of_life else for_volume(search, decided.model, cheapest_trained)
-    split_usd = None if of_life else apart_usd(search, decided.architecture)
-    loaded = at_percentile(search, decided.model, decided.architecture, split_usd)
-    faster_usd = None if of_life else usd_at_tpot(search, decided.model, decided.architecture, FASTER)
-    at_step = faster_usd is not None and faster_usd > PRICE_STEP * decided.model.usd_per_mtok
+    decided = lifetime.recommendation if lifetime is not None and of_life else advice
+    model, shape = decided.model, decided.architecture
+    use = training_use(question, model, shape) if of_life else found.use
+    repeats = repeats_loss(search, model)
+    volume = None if of_life else for_volume(search, model, cheapest_trained)
+    split_usd = None if of_life else apart_usd(search, shape)
+    loaded = at_percentile(search, model, shape, split_usd)
+    faster_usd = None if of_life else usd_at_tpot(search, model, shape, FASTER)
+    at_step = faster_usd is not None and faster_usd > PRICE_STEP * model.usd_per_mtok
+    bought = question.is_bought and not question.of_life
     return Plan(
-        budget_flops=_budget_flops(question, advice.model, found.use),
+        # Of days or dollars what they buy the model, whose training takes a share of them.
+        budget_flops=advice.model.training_flops / found.use.budget_share
+        if bought
+        else float(question.budget.flops_at(advice.model.experts)),
         law=search.law.name,
         convention=search.law.family.convention,
         gpu=deployment.gpu.name,
@@ -309,10 +275,10 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         # A life keeps the loss that was asked for, also where the budget's part is relaxed.
         asked=_bounds(question if of_life else search.question, search.law.family.name, deployment),
         curves=search.curves(),
-        training=beside_precision(search, use, decided.model, decided.architecture),
+        training=beside_precision(search, use, model, shape),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
-        objective=goal,
+        objective=question.goal,
         confidence=search.confidence,
         laws=found.views,
         choices=chosen,
@@ -331,22 +297,13 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         open_loop_apart=loaded[1],
         for_volume=volume and volume[1],
         for_volume_tokens=volume and volume[0],
-        slower_usd_per_mtok=None if of_life else usd_at_tpot(search, decided.model, decided.architecture, SLOWER),
+        slower_usd_per_mtok=None if of_life else usd_at_tpot(search, model, shape, SLOWER),
         faster_usd_per_mtok=faster_usd,
         faster_choice=choice_at_tpot(search, FASTER) if at_step else None,
         accuracy=accuracy_of(
-            decided.architecture.architecture(),
-            laid_out(deployment, decided.model.attention_dp),
-            latency,
-            apart=question.disaggregated,
+            shape.architecture(), laid_out(deployment, model.attention_dp), latency, apart=question.disaggregated
         ),
     )
-
-
-def _budget_flops(question: Question, model: Candidate, use: TrainingUse) -> float:
-    """The FLOPs of the budget; of days or dollars those that they buy the model, whose training takes a share of them."""
-    bought = question.is_bought and not question.of_life
-    return model.training_flops / use.budget_share if bought else float(question.budget.flops_at(model.experts))
 
 
 def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:
@@ -363,53 +320,45 @@ def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:
 
 def _notes(search: Search, no_life: str | None) -> list[str]:
     """What a reader must know of the answers as a whole."""
-    law, base, draws = search.law, search.base, search.question.draws
-    notes: list[str] = []
+    law, question, base, draws = search.law, search.question, search.base, search.question.draws
+    notes = [*search.notes]
+    if law.is_fitted:
+        notes += [f"{law.name}: {n}" for n in law.notes if n.startswith(NOT_IDENTIFIED) or OF_ACTIVE in n]
     if base.usd_per_mtok is None:
-        notes.append(f"{search.question.base_name} cannot be served: {base.infeasible}")
+        notes.append(f"{question.base_name} cannot be served: {base.infeasible}")
     if draws is not None and draws > len(law.draws):
         notes.append(f"{law.name} has {len(law.draws)} draws, not {draws}; all are used")
     if not len(law.draws) and draws != 0:
         notes.append(no_interval_words(law))
     if no_life is not None:
         notes.append(f"no lifetime plan: {no_life}")
-    return notes
+    named = [*([] if question.base is None else [question.base]), *question.against]
+    return [*notes, *release_notes(named, search.costs.deployment)]
 
 
 def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str, object]:
     """The bounds and the serving limits that the answer rests on; those that do not apply are absent."""
-    d, bought = deployment, (question.max_days, question.max_training_usd) != (None, None)
+    d, base, budget = deployment, question.base, question.budget
+    days_or_usd = (question.max_days, question.max_training_usd) != (None, None)
     limits: dict[str, object] = {
         "experts": [whole(e) for e in question.experts],
-        "match_experts": whole(question.match_experts) if question.base is None else None,
+        "match_experts": whole(question.match_experts) if base is None else None,
         "family": family,
-        "match": None if question.base is None else question.base.name,
-        "target": question.target,
+        "match": None if base is None else base.name,
         "against": [model.name for model in question.against] if question.against_stated else None,
-        "budget_of": question.budget_of,
-        "max_loss": question.max_loss,
-        "max_usd_per_mtok": question.max_usd_per_mtok,
-        "max_tokens": question.budget.max_tokens,
-        "max_epochs": question.budget.max_epochs,
-        "max_active_params": question.max_active_params,
-        "max_total_params": question.max_total_params,
-        "unique_tokens": question.budget.extra.get("unique_tokens"),
-        "lifetime_tokens": question.lifetime_tokens,
-        "max_total_usd": question.max_total_usd,
-        "max_days": question.max_days,
-        "train_gpus": question.train_gpus,
-        "max_training_usd": question.max_training_usd,
-        "max_flops": question.max_flops if bought and question.budget_of is None else None,
-        "kv_heads": question.kv_heads,
+        "unique_tokens": budget.extra.get("unique_tokens"),
+        "max_flops": question.max_flops if days_or_usd and question.budget_of is None else None,
         "disaggregated": question.disaggregated or None,
         "max_gpus": d.max_gpus,
         "scheduling": d.scheduling,
         "host": None if d.host == NO_OVERHEAD else asdict(d.host),
+        "max_num_seqs": float(np.asarray(d.batch_cap)),
+        "reserve_bytes": float(np.asarray(d.reserved_bytes)),
     }
     if np.size(d.weight_bytes_per_param) == 1:
         limits["weights"] = d.weights or format_of_bytes("weights", float(np.asarray(d.weight_bytes_per_param)))
-    cap = float(np.asarray(d.batch_cap))
-    limits |= {"max_num_seqs": cap if cap < math.inf else None, "reserve_bytes": float(np.asarray(d.reserved_bytes))}
-    limits |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in LIMITS}
-    # Experts over all GPUs of a replica are the rule with --attention-dp, and no number.
+    limits |= {name: getattr(question, name) for name in OF_QUESTION}
+    limits |= {name: getattr(budget, name) for name in OF_BUDGET}
+    limits |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in OF_DEPLOYMENT}
+    # Experts over all GPUs of a replica are the rule with --attention-dp, and no number; no batch cap is infinite.
     return {name: value for name, value in limits.items() if value is not None and value != math.inf}
