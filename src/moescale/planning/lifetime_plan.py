@@ -13,7 +13,7 @@ from moescale.planning.intervals import lifetime_limits
 from moescale.planning.life_search import LifeSearch
 from moescale.planning.rationale import (
     Recommendation,
-    lifetime_caveats,
+    caveats,
     lifetime_why,
     open_counts,
     over_fitted,
@@ -98,7 +98,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             model=model,
             rule=rule,
             why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
-            caveats=(*slow(search, model), *built.notes, *left_out, *lifetime_caveats(compared, model, compared_rows)),
+            caveats=(*slow(search, model), *built.notes, *left_out, *caveats(compared, model, compared_rows)),
             architecture=built.shape,
             undecided=undecided(search, model, rivals),
             rivals=tuple(rivals or others),

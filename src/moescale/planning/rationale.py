@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -29,15 +29,9 @@ EXTRAPOLATED = "Extrapolated: "  # how the caveat of a model beyond the runs of 
 NEARLY = 0.05  # of a cost: rivals within it are named
 SETTLED = 0.8  # of the draws lie between the expert counts that are called undecided: what a plan promises by default
 DECIDES = 0.5  # share of draws, or certainty, from which one expert count is more likely the cheapest than not
-MOST_SWEEP = (
-    0.1  # of a plan's FLOPs, of a sweep that is offered for it: our own; a larger one would cost what it informs
-)
+MOST_SWEEP = 0.1  # of a plan's FLOPs, of a sweep that is offered for it: our own; a larger one costs what it informs
 TINY = 1e-9
-MOST_COMPUTE, NEAR_COMPUTE, MOST_STEPS = (
-    1e3,
-    1e-3,
-    12,
-)  # times a budget, either way; the last step of its logarithm; steps
+MOST_COMPUTE, NEAR_COMPUTE, MOST_STEPS = 1e3, 1e-3, 12  # times a budget, either way; of its logarithm; steps
 FLAT = 1.001  # of a loss: as good
 
 Model = TypeVar("Model", bound=Candidate)
@@ -54,9 +48,7 @@ class Recommendation(Generic[Model]):
     architecture: Buildable
     expansion: float | None = None  # FFN weights of all experts over those that a token meets
     undecided: str | None = None  # between which expert counts, and what separates them
-    likeliest: float | None = (
-        None  # of the expert counts: share of the draws under which it is the cheapest, or as cheap
-    )
+    likeliest: float | None = None  # of the expert counts: share of draws under which it is the cheapest, or as cheap
     compute_ratio: float | None = (
         None  # FLOPs with which models of the baseline's experts reach this loss, over its own
     )
@@ -149,24 +141,46 @@ def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> 
     return f"{text}; {search.law.name} speaks no further" if last.experts == most else text
 
 
-def caveats(search: Search, model: Candidate, rows: Sequence[Row], laws: Sequence[LawView]) -> list[str]:
+def caveats(search: Search, model: Candidate, rows: Sequence[Row], laws: Sequence[LawView] = ()) -> list[str]:
     """What could change the decision, the worst first; `rows` are the models that it was chosen from, as built where they are."""
-    question = search.question
-    notes = _unlimited(search, model) + _doubting(model, [view for view in laws if view.weight > 0.0])
-    served = [c for c in rows if isinstance(c, Candidate)]
-    price: Callable[[Candidate], float] | None = None if question.budget_goal in ("quality", "loss") else _usd_per_mtok
-    notes += _rivals(search.law, model, served, "cost", price)
-    notes += _excluded(search, model, served, price)
+    question, law = search.question, search.law
+    notes = [] if isinstance(model, Life) else _unlimited(search, model)
+    notes += _doubting(model, [view for view in laws if view.weight > 0.0])
+    of_life, by_loss = isinstance(model, Life), question.budget_goal in ("quality", "loss")
+    by_loss = question.total_limit is not None if of_life else by_loss
+    known = [c for c in rows if isinstance(c, Life if of_life else Candidate)]
+    others = [c for c in known if c.experts != model.experts and law.allows(c.experts)]
+    if by_loss:
+        close = [f"{c.experts:g} experts (loss {c.loss:.4f})" for c in others if c.loss <= FLAT * model.loss]
+        notes += [f"Loss within 0.1% of the recommended model's: {', '.join(close)}."] if close else []
+    else:
+        what, dearer = "dollars" if of_life else "cost", [(c.experts, _usd(c) / _usd(model) - 1.0) for c in others]
+        close = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer if abs(more) <= NEARLY]
+        less = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer if more < -NEARLY]
+        notes += [f"Within {NEARLY:.0%} of the recommended model's {what}: {', '.join(close)}."] if close else []
+        notes += [f"Of lower {what}, but of more expected regret: {', '.join(less)}."] if less else []
+    if left_out := [e for e in question.experts if not law.allows(e)]:
+        beyond = () if by_loss else (c for c in known if not law.allows(c.experts) and _usd(c) < _usd(model))
+        looks, best = "", min(beyond, key=_usd, default=None)
+        if best is not None:
+            which = "" if len(left_out) == 1 else f"{best.experts:g} experts "
+            looks = f", {which}{1.0 - _usd(best) / _usd(model):.0%} cheaper by extrapolation"
+        listed = ", ".join(f"{e:g}" for e in left_out)
+        reached = ", ".join(f"{float(expansion(law.family, e)):.3g}" for e in left_out)
+        notes.append(f"Excluded: {listed} experts (X = {reached}){looks}. {law.name} {fitted_up_to(law)}.")
+    if of_life and (training := question.training) is not None and training.rate is None:
+        priced = f"Training is priced at MFU {training.mfu:g}{' assumed,' if training.timed else ''}"
+        notes.append(f"{priced} for every size and expert count; MoE runs often reach a lower MFU (--mfu).")
     return notes + _extrapolated(search, model) + _conditions(search)
+
+
+def _usd(model: Candidate) -> float:
+    return model.total_usd if isinstance(model, Life) else model.usd_per_mtok
 
 
 def slow(search: Search, model: Candidate) -> list[str]:
     """A server whose latencies are of little use, where no limit was stated."""
     return slow_for_use(search.costs.deployment, model.ttft_s, model.tpot_s)
-
-
-def _usd_per_mtok(model: Candidate) -> float:
-    return model.usd_per_mtok
 
 
 def _unlimited(search: Search, model: Candidate) -> list[str]:
@@ -208,11 +222,10 @@ def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life 
         f"Total: {format_usd(model.total_usd)}, {model.training_usd / model.total_usd:.0%} for training."
     ]
     within = search.question.total_limit is not None
-    spread = (model.intervals or {}).get("loss" if within else "total_usd")
-    if spread and within:
-        parts.append(f"90% interval over the law's draws: loss {spread[0]:.4f} to {spread[1]:.4f}.")
-    elif spread:
-        parts.append(f"90% interval over the law's draws: {format_usd(spread[0])} to {format_usd(spread[1])} in total.")
+    if spread := (model.intervals or {}).get("loss" if within else "total_usd"):
+        low, high = (f"{end:.4f}" if within else format_usd(end) for end in spread)
+        ends = f"loss {low} to {high}" if within else f"{low} to {high} in total"
+        parts.append(f"90% interval over the law's draws: {ends}.")
     if base is not None and base.n_params != model.n_params:
         named = search.question.base
         least = f"the {expert_model(base.experts)} with the least training for the same loss"
@@ -221,21 +234,6 @@ def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life 
             f"(N = {format_count(base.n_params)}, {format_usd(base.total_usd)})."
         )
     return " ".join(parts)
-
-
-def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row]) -> list[str]:
-    """What could make the recommendation of a lifetime plan wrong."""
-    notes: list[str] = []
-    training = search.question.training
-    known = [c for c in rows if isinstance(c, Life)]
-    within = search.question.total_limit is not None
-    notes += _rivals(search.law, model, known, "dollars", None if within else lambda c: c.total_usd)
-    notes += _excluded(search, model, known, None if within else lambda c: c.total_usd)
-    if training is not None and training.rate is None:
-        assumed = " assumed," if training.timed else ""
-        priced = f"Training is priced at MFU {training.mfu:g}{assumed} for every size and expert count"
-        notes.append(f"{priced}; MoE runs often reach a lower MFU (--mfu).")
-    return notes + _extrapolated(search, model) + _conditions(search)
 
 
 def no_interval_words(law: Law) -> str:
@@ -283,11 +281,8 @@ def over_fitted(search: Search, model: Trained) -> dict[str, float] | None:
     """How many times each input of a model is the largest, or below 1 the smallest, that the law was fitted to; None where none is beyond."""
     law, implied = search.law, search.law.form.implied_inputs
     size = float(law_size(law.family, model.n_params, model.experts))
-    further = {
-        **(implied(np.array(model.experts), law.family.top_k) if implied else {}),
-        **search.question.budget.extra,
-    }
-    further["training_flops"] = model.training_flops
+    further = implied(np.array(model.experts), law.family.top_k) if implied else {}
+    further = {**further, **search.question.budget.extra, "training_flops": model.training_flops}
     found = extrapolation(law, size, model.tokens, model.experts, further)
     if law.form.of_sources and "experts" in found:  # which speaks of X
         own, end = (float(expansion(law.family, e)) for e in (model.experts, model.experts / found["experts"]))
@@ -298,11 +293,9 @@ def over_fitted(search: Search, model: Trained) -> dict[str, float] | None:
 def _factor_words(search: Search, model: Trained) -> list[str]:
     law = search.law
     size = float(law_size(law.family, model.n_params, model.experts))
-    words = (
-        INPUT_NAMES
-        | ({"experts": "X"} if law.form.of_sources else {})
-        | {name: name.replace("_", " ") for name in law.form.extra_inputs}
-    )
+    words = INPUT_NAMES | {name: name.replace("_", " ") for name in law.form.extra_inputs}
+    if law.form.of_sources:
+        words["experts"] = "X"
     if law.family.n_counts == "dense" and not math.isclose(size, model.n_params_active, rel_tol=1e-3):
         # The plan prints active parameters, and `fit` the sizes of the runs in their own shape.
         most = format_count(law.fit_range["n_params"][1]) if "n_params" in law.fit_range else "?"
@@ -312,38 +305,6 @@ def _factor_words(search: Search, model: Trained) -> list[str]:
         f"{'largest' if factor > 1 else 'smallest'} fitted"
         for name, factor in (over_fitted(search, model) or {}).items()
     ]
-
-
-def _rivals(
-    law: Law, model: Model, rows: Sequence[Model], what: str, cost: Callable[[Model], float] | None
-) -> list[str]:
-    """Models of other expert counts that cost hardly more or, without a `cost`, whose loss is hardly higher."""
-    rivals = [c for c in rows if c.experts != model.experts and law.allows(c.experts)]
-    if cost is None:
-        close = [f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if c.loss <= FLAT * model.loss]
-        return [f"Loss within 0.1% of the recommended model's: {', '.join(close)}."] if close else []
-    dearer = {c.experts: cost(c) / cost(model) - 1.0 for c in rivals}
-    close = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer.items() if abs(more) <= NEARLY]
-    less = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer.items() if more < -NEARLY]
-    notes = [f"Within {NEARLY:.0%} of the recommended model's {what}: {', '.join(close)}."] if close else []
-    return [*notes, *([f"Of lower {what}, but of more expected regret: {', '.join(less)}."] if less else [])]
-
-
-def _excluded(search: Search, model: Model, rows: Sequence[Model], cost: Callable[[Model], float] | None) -> list[str]:
-    """Expert counts beyond the largest that the law allows, and their predicted saving."""
-    law = search.law
-    beyond = [c for c in rows if not law.allows(c.experts)]
-    left_out = [e for e in search.question.experts if not law.allows(e)]
-    if not left_out:
-        return []
-    looks = ""
-    if cost is not None and any(cost(c) < cost(model) for c in beyond):
-        best = min(beyond, key=cost)
-        which = "" if len(left_out) == 1 else f"{best.experts:g} experts "
-        looks = f", {which}{1.0 - cost(best) / cost(model):.0%} cheaper by extrapolation"
-    listed = ", ".join(f"{e:g}" for e in left_out)
-    reached = ", ".join(f"{float(expansion(law.family, e)):.3g}" for e in left_out)
-    return [f"Excluded: {listed} experts (X = {reached}){looks}. {law.name} {fitted_up_to(law)}."]
 
 
 def _conditions(search: Search) -> list[str]:
