@@ -48,10 +48,8 @@ class Recommendation(Generic[Model]):
     architecture: Buildable
     expansion: float | None = None  # FFN weights of all experts over those that a token meets
     undecided: str | None = None  # between which expert counts, and what separates them
-    likeliest: float | None = None  # of the expert counts: share of draws under which it is the cheapest, or as cheap
-    compute_ratio: float | None = (
-        None  # FLOPs with which models of the baseline's experts reach this loss, over its own
-    )
+    likeliest: float | None = None  # share of the draws under which its expert count is the cheapest, or as cheap
+    compute_ratio: float | None = None  # FLOPs with which the baseline's expert count reaches this loss, over its own
     rivals: tuple[Model, ...] = ()  # the models of the other expert counts that are open, as built
     # How many times each input is the largest, or below 1 the smallest, that the law was fitted to; only those beyond.
     over_fitted: Mapping[str, float] | None = None
