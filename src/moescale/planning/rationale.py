@@ -142,8 +142,7 @@ def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> 
 def caveats(search: Search, model: Candidate, rows: Sequence[Row], laws: Sequence[LawView] = ()) -> list[str]:
     """What could change the decision, the worst first; `rows` are the models that it was chosen from, as built where they are."""
     question, law = search.question, search.law
-    notes = [] if isinstance(model, Life) else _unlimited(search, model)
-    notes += _doubting(model, [view for view in laws if view.weight > 0.0])
+    notes = _doubting(model, [view for view in laws if view.weight > 0.0])
     of_life, by_loss = isinstance(model, Life), question.budget_goal in ("quality", "loss")
     by_loss = question.total_limit is not None if of_life else by_loss
     known = [c for c in rows if isinstance(c, Life if of_life else Candidate)]
@@ -179,17 +178,6 @@ def _usd(model: Candidate) -> float:
 def slow(search: Search, model: Candidate) -> list[str]:
     """A server whose latencies are of little use, where no limit was stated."""
     return slow_for_use(search.costs.deployment, model.ttft_s, model.tpot_s)
-
-
-def _unlimited(search: Search, model: Candidate) -> list[str]:
-    """A batch that memory alone limits, where a server as it comes would take a smaller one."""
-    deployment = search.costs.deployment
-    usual = deployment.gpu.default_max_num_seqs
-    if float(deployment.batch_cap) < math.inf or model.batch is None or model.batch <= usual:
-        return []
-    return [
-        f"The price assumes {model.batch:,.0f} concurrent requests per replica; vLLM's default on {deployment.gpu.name} is {usual:g}."
-    ]
 
 
 def _doubting(model: Candidate, laws: Sequence[LawView]) -> list[str]:
