@@ -16,7 +16,6 @@ from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
 from moescale.planning.allocation import loss_optimal
 from moescale.planning.candidate import Candidate, Life, Row, Trained
-from moescale.planning.decision import LawView
 from moescale.planning.known import varied_expansion
 from moescale.planning.search import Search, fitted_up_to
 from moescale.scaling_laws.ensemble import measured_on
@@ -139,10 +138,10 @@ def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> 
     return f"{text}; {search.law.name} speaks no further" if last.experts == most else text
 
 
-def caveats(search: Search, model: Candidate, rows: Sequence[Row], laws: Sequence[LawView] = ()) -> list[str]:
+def caveats(search: Search, model: Candidate, rows: Sequence[Row]) -> list[str]:
     """What could change the decision, the worst first; `rows` are the models that it was chosen from, as built where they are."""
     question, law = search.question, search.law
-    notes = _doubting(model, [view for view in laws if view.weight > 0.0])
+    notes: list[str] = []
     of_life, by_loss = isinstance(model, Life), question.budget_goal in ("quality", "loss")
     by_loss = question.total_limit is not None if of_life else by_loss
     known = [c for c in rows if isinstance(c, Life if of_life else Candidate)]
@@ -178,20 +177,6 @@ def _usd(model: Candidate) -> float:
 def slow(search: Search, model: Candidate) -> list[str]:
     """A server whose latencies are of little use, where no limit was stated."""
     return slow_for_use(search.costs.deployment, model.ttft_s, model.tpot_s)
-
-
-def _doubting(model: Candidate, laws: Sequence[LawView]) -> list[str]:
-    """Laws under which the model probably has a higher loss than the baseline."""
-    doubting = [view for view in laws if view.probability < 0.5]
-    if not doubting:
-        return []
-    listed = ", ".join(f"{view.law} ({view.probability:.0%})" for view in doubting)
-    larger = [
-        f"{view.law} would choose {format_count(view.n_params_active)} active"
-        for view in doubting
-        if view.n_params is not None and view.n_params_active is not None and view.n_params > model.n_params
-    ]
-    return [f"Loss probably above the baseline's under {listed}{''.join(f'; {part}' for part in larger)}."]
 
 
 def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life | None) -> str:

@@ -126,7 +126,7 @@ def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> A
         caveats=(
             *slow(search, model),
             *(missed.notes if missed and not good else ()),
-            *caveats(replace(search, base=base), model, [*best.values(), *unbuilt], views),
+            *caveats(replace(search, base=base), model, [*best.values(), *unbuilt]),
         ),
         architecture=shape,
         expansion=float(expansion(search.law.family, model.experts)),
