@@ -119,9 +119,7 @@ class Question:
     target: str | None = None  # task and score that the base stands for, such as hellaswag=0.75
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     against_stated: bool = False  # else they are the published ones nearest to its FLOPs
-    explained: bool = (
-        True  # whether what published laws say beside the law, without a vote, and the baseline's compute are asked
-    )
+    explained: bool = True  # whether what no first screen shows is asked: the models at the baseline's cost
     max_loss: Annotated[float | None, LOSS] = None
     max_usd_per_mtok: Annotated[float | None, USD_PER_MTOK] = None
     lifetime_tokens: Annotated[float | None, TOKENS] = None

@@ -18,7 +18,6 @@ from moescale.planning.question import Question
 from moescale.planning.rationale import (
     Recommendation,
     caveats,
-    compute_ratio,
     open_counts,
     over_fitted,
     slow,
@@ -132,7 +131,6 @@ def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> A
         expansion=float(expansion(search.law.family, model.experts)),
         undecided=undecided(search, model, rivals),
         likeliest=None if shares is None else float(shares.max()),
-        compute_ratio=compute_ratio(search, model) if question.explained else None,
         rivals=tuple(rivals),
         over_fitted=over_fitted(search, model),
     )
