@@ -44,22 +44,17 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     At a loss it is the model of least expected regret, or without draws the cheapest. Raises InfeasibleError when no model
     that the law may speak of meets the bounds and can be served.
     """
-    question = search.question
+    question, served = search.question, search.recommendable(rows)
     allowed = [c for c in rows if search.law.allows(c.experts)]
-    served = [c for c in allowed if isinstance(c, Candidate)]
     if question.budget_goal in ("quality", "loss"):
-        limit = question.max_usd_per_mtok or search.base.usd_per_mtok
-        within = (
-            f" at {format_usd(limit)} per million output tokens or less"
-            if question.budget_goal == "quality" and limit
-            else ""
-        )
-        if (best := _best_of(served)) is None:
+        limit = question.max_usd_per_mtok or search.base.usd_per_mtok if question.budget_goal == "quality" else None
+        within = f" at {format_usd(limit)} per million output tokens or less" if limit else ""
+        if not served:
             raise InfeasibleError(
                 f"no model of this budget serves{within}{_reasons(allowed)}",
                 next_step="raise --max-usd-per-mtok, or take another GPU",
             )
-        return best, f"lowest loss{within}"
+        return min(served, key=lambda c: (c.loss, c.experts)), f"lowest loss{within}"
     goal = loss_goal(question)
     if not served:
         raise _none_reaches(search, allowed, goal)
@@ -67,12 +62,10 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     cheapest = min(served, key=lambda c: (_even(c.usd_per_mtok), c.experts))
     if cheapest.usd_per_mtok > limit:
         raise too_dear(question, cheapest, goal)
-    rule = f"cheapest to serve at {goal}"
     if search.confidence is None or cheapest.regret is None:
-        return cheapest, rule
-    within = [c for c in served if c.usd_per_mtok <= limit]
-    best = min(within, key=lambda c: rank(search, c))
-    return best, f"{rule} with a probability of {search.confidence:.0%}"
+        return cheapest, f"cheapest to serve at {goal}"
+    best = min((c for c in served if c.usd_per_mtok <= limit), key=lambda c: rank(search, c))
+    return best, f"cheapest to serve at {goal} with a probability of {search.confidence:.0%}"
 
 
 def loss_goal(question: Question) -> str:
@@ -100,55 +93,37 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
         for named, instead in STEPS.items():
             step = instead if named in reasons else step
         return InfeasibleError(f"{budget} that reaches {goal} can be served{reasons}", next_step=step)
-    question, nearest, bounds, possible = search.question, list[str](), size_bounds(search.question), False
+    question, nearest, bounds = search.question, list[str](), size_bounds(search.question)
+    steps: list[str] = []
+    if more := _further_counts(search):
+        steps.append(f"allow {either([f'{e:g}' for e in more])} experts, which reach it")
     goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
+    sure = np.zeros(1)
     if search.confidence is not None:
         goal += f" with a probability of {search.confidence:.0%}"
         sure = search.draws_at(question.max_loss).most_sure(search.largest, search.law.allows(search.best.experts))
-        surest = int(np.nanargmax(sure))
-        possible = bool(sure[surest] > 0.0)
-        nearest.append(
-            f"the highest probability is {sure[surest]:.0%}, with {plural(question.experts[surest], 'expert')}"
-        )
-    best = _best_of([c for c in search.outright() if search.law.allows(c.experts)])
+        surest = plural(question.experts[int(np.nanargmax(sure))], "expert")
+        nearest.append(f"the highest probability is {np.nanmax(sure):.0%}, with {surest}")
+    best = min(search.recommendable(search.outright()), key=lambda c: (c.loss, c.experts), default=None)
     if best is not None:
-        of = f"within {bounds}" if bounds else "of this budget"
-        nearest.append(
-            f"the lowest loss {of} is {best.loss:.4f}, with {plural(best.experts, 'expert')} before rounding to whole layers"
-        )
-    goal += f" within {bounds}" if bounds else ""
-    return InfeasibleError(
-        f"{budget} with at most {plural(max(c.experts for c in allowed), 'expert')} reaches {goal}",
-        nearest="; ".join(nearest) or None,
-        next_step=_towards(search, served=best is not None, possible=possible),
-    )
-
-
-def _best_of(rows: Sequence[Row]) -> Candidate | None:
-    """The served model of the lowest loss."""
-    return min((c for c in rows if isinstance(c, Candidate)), key=lambda c: (c.loss, c.experts), default=None)
-
-
-def _towards(search: Search, *, served: bool, possible: bool) -> str:
-    """What to change where no model reaches the loss.
-
-    `served`: there is a model of the lowest loss to take instead. `possible`: some probability of the loss is reached.
-    """
-    question = search.question
-    more = [f"{e:g}" for e in _further_counts(search)]
-    steps = [f"allow {either(more)} experts, which reach it"] if more else []
-    if served and question.goal == "serve" and question.max_loss is None:
-        steps.append("give --objective loss to take the model of the lowest loss")
+        of, counts = f"within {bounds}" if bounds else "of this budget", plural(best.experts, "expert")
+        nearest.append(f"the lowest loss {of} is {best.loss:.4f}, with {counts} before rounding to whole layers")
+        if question.goal == "serve" and question.max_loss is None:
+            steps.append("give --objective loss to take the model of the lowest loss")
     if question.max_loss is not None or question.base is not None:  # else the baseline gains as much
         steps.append("raise --budget")
     steps.append("relax --max-loss" if question.max_loss is not None else "choose another baseline (--match)")
     if (epochs := question.budget.max_epochs) is not None:
         steps.append(f"allow more than {epochs:g} epochs (--max-tokens)")
-    if possible:
+    if np.nanmax(sure) > 0.0:
         steps.append("lower --confidence")
-    if size_bounds(question):
-        steps.append("relax the bounds")
-    return either(steps)
+    steps += ["relax the bounds"] if bounds else []
+    return InfeasibleError(
+        f"{budget} with at most {plural(max(c.experts for c in allowed), 'expert')} reaches {goal}"
+        f"{f' within {bounds}' if bounds else ''}",
+        nearest="; ".join(nearest) or None,
+        next_step=either(steps),
+    )
 
 
 def _further_counts(search: Search) -> list[float]:

@@ -17,7 +17,6 @@ from moescale.planning.rationale import (
     lifetime_why,
     open_counts,
     over_fitted,
-    slow,
     undecided,
 )
 from moescale.planning.search import Search
@@ -98,7 +97,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             model=model,
             rule=rule,
             why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
-            caveats=(*slow(search, model), *built.notes, *left_out, *caveats(compared, model, compared_rows)),
+            caveats=caveats(compared, model, compared_rows, [*built.notes, *left_out]),
             architecture=built.shape,
             undecided=undecided(search, model, rivals),
             rivals=tuple(rivals or others),

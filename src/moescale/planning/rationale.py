@@ -102,10 +102,10 @@ def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> 
     return f"{text}; {search.law.name} speaks no further" if last.experts == most else text
 
 
-def caveats(search: Search, model: Candidate, rows: Sequence[Row]) -> list[str]:
-    """What could change the decision, the worst first; `rows` are the models that it was chosen from, as built where they are."""
+def caveats(search: Search, model: Candidate, rows: Sequence[Row], notes: Sequence[str]) -> tuple[str, ...]:
+    """What could change the decision, the worst first: a server too slow to be used, `notes`, and rivals of the `rows` that it was chosen from, as built where they are."""
     question, law = search.question, search.law
-    notes: list[str] = []
+    notes = [*slow_for_use(search.costs.deployment, model.ttft_s, model.tpot_s), *notes]
     of_life, by_loss = isinstance(model, Life), question.budget_goal in ("quality", "loss")
     by_loss = question.total_limit is not None if of_life else by_loss
     known = [c for c in rows if isinstance(c, Life if of_life else Candidate)]
@@ -131,16 +131,11 @@ def caveats(search: Search, model: Candidate, rows: Sequence[Row]) -> list[str]:
     if of_life and (training := question.training) is not None and training.rate is None:
         priced = f"Training is priced at MFU {training.mfu:g}{' assumed,' if training.timed else ''}"
         notes.append(f"{priced} for every size and expert count; MoE runs often reach a lower MFU (--mfu).")
-    return notes + _extrapolated(search, model) + _conditions(search)
+    return (*notes, *_extrapolated(search, model), *_conditions(search))
 
 
 def _usd(model: Candidate) -> float:
     return model.total_usd if isinstance(model, Life) else model.usd_per_mtok
-
-
-def slow(search: Search, model: Candidate) -> list[str]:
-    """A server whose latencies are of little use, where no limit was stated."""
-    return slow_for_use(search.costs.deployment, model.ttft_s, model.tpot_s)
 
 
 def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life | None) -> str:
@@ -251,9 +246,8 @@ def _conditions(search: Search) -> list[str]:
             f"them with probability 1/{laws + 1}. Read it as {laws / (laws + 1):.0%} at most."
         )
     if law.family.expert_width < 1.0 and "granularity" not in law.form.extra_inputs:
-        notes.append(
-            "No law was fitted on experts narrower than a dense FFN: such experts are judged by their expansion X alone."
-        )
+        narrow = "No law was fitted on experts narrower than a dense FFN"
+        notes.append(f"{narrow}: such experts are judged by their expansion X alone.")
     if search.question.max_loss is not None:
         data = " and ".join(dict.fromkeys(filter(None, (family.dataset for family in measured_on(law)))))
         notes.append(

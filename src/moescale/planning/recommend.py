@@ -20,7 +20,6 @@ from moescale.planning.rationale import (
     caveats,
     open_counts,
     over_fitted,
-    slow,
     undecided,
     why,
 )
@@ -122,10 +121,11 @@ def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> A
         model=model,
         rule=rule,
         why=f"{why(search, model, rule, base)} {training_words(use, question.budget.flops)}",
-        caveats=(
-            *slow(search, model),
-            *(missed.notes if missed and not good else ()),
-            *caveats(replace(search, base=base), model, [*best.values(), *unbuilt]),
+        caveats=caveats(
+            replace(search, base=base),
+            model,
+            [*best.values(), *unbuilt],
+            missed.notes if missed and not good else (),
         ),
         architecture=shape,
         expansion=float(expansion(search.law.family, model.experts)),
