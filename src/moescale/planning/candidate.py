@@ -198,7 +198,7 @@ class Costs:
 Arrays = TypeVar("Arrays", Serving, Allocation)
 
 
-def part_of(every: Arrays, index: slice | NDArray[np.intp]) -> Arrays:
+def part_of(every: Arrays, index: slice | NDArray[np.intp] | tuple[NDArray[np.intp], ...]) -> Arrays:
     """The figures of some of several models."""
     return type(every)(**{f.name: getattr(every, f.name)[index] for f in fields(every)})
 
@@ -288,15 +288,3 @@ def with_ratios(rows: Sequence[AnyRow], optima: Sequence[Trained], base: Trained
         )
         for c in rows
     ]
-
-
-def with_intervals(rows: Sequence[AnyRow], intervals: Sequence[Limits] | None) -> list[AnyRow]:
-    """The rows with intervals, where there are any; of what a model costs only where it is served."""
-    if intervals is None:
-        return list(rows)
-    of_price = ("usd_per_mtok", "cost_ratio")
-    found: list[AnyRow] = []
-    for c, limits in zip(rows, intervals, strict=True):
-        known = {name: ends for name, ends in limits.items() if c.infeasible is None or name not in of_price}
-        found.append(c if isinstance(c, Unreachable) else replace(c, intervals=known or None))
-    return found

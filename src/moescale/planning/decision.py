@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from moescale.models.family import n_active
-from moescale.models.rounding import Buildable, family_of
+from moescale.models.rounding import Buildable
 from moescale.planning.allocation import Allocation, at_size
-from moescale.planning.candidate import Candidate, Row, WholeRecord, with_ratios
+from moescale.planning.candidate import Candidate, Row, WholeRecord, part_of, with_ratios
 from moescale.planning.draws import Draws, draws_of, oracle_of
 from moescale.planning.search import Search
 from moescale.scaling_laws import find_law
@@ -116,23 +116,19 @@ def law_views(search: Search, model: Candidate, shape: Buildable) -> tuple[LawVi
     votes = len(search.law.members) > 1
     if not votes and (named := beside(search)) is not None:
         search = named
-    members, built = search.law.members, replace(search.law, family=family_of(shape, search.law.family))
+    members = search.law.members
     if len(members) < 2:
         return ()
     draws = search.draws_at(search.question.max_loss) if votes else search.draws
-    own = _own_choices(search, each_law(search) if votes else draws)
-    served = [i for i, usd in enumerate(own.usd) if np.isfinite(usd)]
-    sizes, experts = own.models.n_params[served], own.models.experts[served]
-    of_shape = replace(draws, budget=search.budget_of(shape.architecture(), model))
-    losses = np.concatenate(
-        (of_shape.losses(np.array([model.n_params]), np.array([model.experts]), built), draws.losses(sizes, experts)),
-        axis=1,
-    )
-    usd = np.array([model.usd_per_mtok, *own.usd[served]])
-    unit = search.base.usd_per_mtok
+    own, own_usd = _own_choices(search, each_law(search) if votes else draws)
+    served = np.flatnonzero(np.isfinite(own_usd))
+    choices_ = part_of(own, served)
+    losses = search.losses_as_built(model, shape)[:, None]
+    losses = np.concatenate((losses, draws.losses(choices_.n_params, choices_.experts)), axis=1)
+    usd, unit = np.array([model.usd_per_mtok, *own_usd[served]]), search.base.usd_per_mtok
     lost = draws.by_law @ search.oracle.regrets(draws, losses, usd, unit or 1.0)  # (laws, 1 + served)
     sure = np.minimum(draws.by_law @ draws.meets(losses), 1.0)
-    names = [member.law.name for member in members]
+    active = n_active(search.law.family, own.n_params, own.experts)
     views: list[LawView] = []
     for i, member in enumerate(members):
         view = LawView(
@@ -142,31 +138,23 @@ def law_views(search: Search, model: Candidate, shape: Buildable) -> tuple[LawVi
             regret=None if unit is None else float(lost[i, 0]),
         )
         if i in served:
-            at = 1 + served.index(i)
-            rows = zip(names, sure[:, at].tolist(), lost[:, at].tolist(), strict=True)
+            at = 1 + served.tolist().index(i)
+            said = zip(members, sure[:, at].tolist(), lost[:, at].tolist(), strict=True)
             view = replace(
                 view,
-                experts=float(own.models.experts[i]),
-                n_params=float(own.models.n_params[i]),
-                n_params_active=float(n_active(search.law.family, own.models.n_params[i], own.models.experts[i])),
-                tokens=float(own.models.tokens[i]),
-                cost_ratio=None if unit is None else float(own.usd[i]) / unit,
-                elsewhere={n: Elsewhere(p, None if unit is None else r) for n, p, r in rows},
+                experts=float(own.experts[i]),
+                n_params=float(own.n_params[i]),
+                n_params_active=float(active[i]),
+                tokens=float(own.tokens[i]),
+                cost_ratio=None if unit is None else float(own_usd[i]) / unit,
+                elsewhere={other.law.name: Elsewhere(p, None if unit is None else r) for other, p, r in said},
             )
         views.append(view)
     return tuple(views)
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """What each law would choose, arrays (laws,); infinite dollars where it knows no model."""
-
-    models: Allocation
-    usd: FloatArray
-
-
-def _own_choices(search: Search, alone: Draws) -> _Own:
-    """The question answered by each law alone, by its coefficients, which are those of the draws `alone`."""
+def _own_choices(search: Search, alone: Draws) -> tuple[Allocation, FloatArray]:
+    """The question answered by each law alone, by its coefficients, which are those of the draws `alone`, and the dollars, (laws,); infinite where it knows no model."""
     question, law = search.question, search.law
     by_loss = question.budget_goal in ("quality", "loss")
     if question.budget_goal == "quality":
@@ -181,5 +169,4 @@ def _own_choices(search: Search, alone: Draws) -> _Own:
     at = ranked.argmin(axis=1)
     rows = np.arange(len(at))
     known = np.isfinite(ranked[rows, at])
-    models = Allocation(*(getattr(found, field.name)[rows, at] for field in fields(Allocation)))
-    return _Own(models, np.where(known, usd[rows, at], np.inf))
+    return part_of(found, (rows, at)), np.where(known, usd[rows, at], np.inf)

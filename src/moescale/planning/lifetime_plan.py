@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from moescale.errors import InfeasibleError
 from moescale.io.records import Record
 from moescale.planning.built_lives import BuiltLives
-from moescale.planning.candidate import Life, Unreachable, with_intervals
-from moescale.planning.intervals import lifetime_limits
+from moescale.planning.candidate import Life, Unreachable
+from moescale.planning.intervals import lifetime_limits, with_intervals
 from moescale.planning.life_search import LifeSearch
 from moescale.planning.rationale import (
     Recommendation,

@@ -29,10 +29,10 @@ from moescale.planning.beside import (
     usd_at_tpot,
     without_bounds,
 )
-from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
+from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
-from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
+from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits, with_intervals
 from moescale.planning.known import KnownRow, known_rows, training_usd
 from moescale.planning.least_training import TargetSpend, frugal, least_training, target_spend
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
@@ -49,7 +49,6 @@ from moescale.serving.disaggregated import Disaggregated
 from moescale.serving.gpu_counts import laid_out
 from moescale.serving.loads import OpenLoop
 
-SHOWN = 1e-7  # of a size, relative: how close the models at the cost of the baseline are to it
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LISTS = ("laws", "known", "shapes", "built", "excluded_experts", "least_training")  # that it lacks where they are empty
 # What a question, its budget and its deployment state that an answer rests on.
@@ -208,7 +207,7 @@ def make_plan(
     at_loss = with_intervals(at_loss, draws and at_loss_limits(draws, sampled, base.usd_per_mtok, sizes_of(at_loss)))
     at_cost: list[Row] = []
     if base.usd_per_mtok is not None and question.explained:
-        at_cost = search.within_cost(base.usd_per_mtok, close=SHOWN)
+        at_cost = search.within_cost(base.usd_per_mtok)
         at_cost = with_intervals(at_cost, draws and loss_limits(draws, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
     notes = _notes(search, no_life)

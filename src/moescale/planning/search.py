@@ -18,7 +18,6 @@ from moescale.models.family import n_active, n_total, training_flops, with_conve
 from moescale.models.parameters import count_parameters
 from moescale.models.rounding import Buildable, family_of, vocabulary
 from moescale.planning.allocation import (
-    CLOSE,
     Allocation,
     Budget,
     at_size,
@@ -67,6 +66,7 @@ from moescale.units import format_count, format_usd
 FRONTIER_SIZES = 32  # over-trained sizes of each expert count that the frontier is drawn from
 TINY = 1e-300
 ANY_USD = 1e300  # per million tokens: what is served at all
+NEAR_COST = 1e-7  # of a size, relative: how close the models at a cost are to it
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
 SMALLEST_SAMPLED = 0.01  # of the least of these sizes: what draws of the law choose among
 
@@ -184,16 +184,15 @@ class Search:
             f"{_over(self.question, most)} what reaches {target:.5g}" if n > most else reason
             for n, most, reason in zip(sizes, self.largest, reasons, strict=True)
         ]
-        return self.judged(self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons), draws)
+        return self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons, draws)
 
-    def within_cost(self, usd_per_mtok: float, *, close: float = CLOSE) -> list[Row]:
-        """Algorithm 2 at every expert count: the lowest loss within a serving cost; sizes are `close`, relative."""
-        reason = f"every size costs more than {format_usd(usd_per_mtok)}"
-        return self.judged(self._rows(self._largest_within(usd_per_mtok, close), reason), self.draws)
+    def within_cost(self, usd_per_mtok: float) -> list[Row]:
+        """Algorithm 2 at every expert count: the lowest loss within a serving cost."""
+        return self._rows(self._largest_within(usd_per_mtok), f"every size costs more than {format_usd(usd_per_mtok)}")
 
     def near_cost(self, usd_per_mtok: float) -> list[Row]:
         """About the same, by the sampled costs alone: what is built within a cost may start from it."""
-        return self.judged(self._rows(self._near_cost(usd_per_mtok)), self.draws)
+        return self._rows(self._near_cost(usd_per_mtok))
 
     def below(self, loss: float, usd_per_mtok: float, among: NDArray[np.bool_], most: int) -> list[Candidate]:
         """About the models of the lowest losses under a loss and within a cost, by the sampled costs, where a shape near them has it: so many expert counts `among` those of a mask (m,)."""
@@ -208,15 +207,16 @@ class Search:
         sizes = np.minimum(self.best.n_params, self.largest)
         rows = self._rows(sizes)
         unserved = np.array([not isinstance(row, Candidate) for row in rows])
-        if unserved.any():  # the optimum is too large, and a smaller model may not be
-            rows = self._rows(np.where(unserved, np.fmin(sizes, self._largest_within(ANY_USD)), sizes))
-        return self.judged(rows, self.draws)
+        if not unserved.any():
+            return rows
+        # The optimum is too large, and a smaller model may not be.
+        return self._rows(np.where(unserved, np.fmin(sizes, self._largest_within(ANY_USD)), sizes))
 
-    def _largest_within(self, usd_per_mtok: float, close: float = CLOSE) -> FloatArray:
+    def _largest_within(self, usd_per_mtok: float) -> FloatArray:
         """The largest sizes within a cost and the bounds on parameters, up to the loss-optimal ones, (m,)."""
-        near, price = self._sampled_within(usd_per_mtok), self.costs.usd_per_mtok
+        experts, price, near = self.best.experts, self.costs.usd_per_mtok, self._sampled_within(usd_per_mtok)
         most = self.best.n_params
-        found = largest_within_cost(self.best.experts, usd_per_mtok, price, largest=most, near=near, close=close)
+        found = largest_within_cost(experts, usd_per_mtok, price, largest=most, near=near, close=NEAR_COST)
         return np.fmin(found, self.largest)
 
     def _near_cost(self, usd_per_mtok: float) -> FloatArray:
@@ -381,12 +381,12 @@ class Search:
     def _models(self, found: Allocation, costs: Costs, served: Serving | None = None) -> list[Trained]:
         return trained_models(found, costs, lifetime_tokens=self.question.lifetime_tokens, served=served)
 
-    def _rows(self, sizes: FloatArray, reasons: str | Sequence[str] = "") -> list[Row]:
-        """Rows of sizes (m,); the reason, or reasons (m,), say why one is NaN."""
+    def _rows(self, sizes: FloatArray, reasons: str | Sequence[str] = "", draws: Draws | None = None) -> list[Row]:
+        """Rows of sizes (m,), judged by the draws, or those of the base's loss; the reason, or reasons (m,), say why one is NaN."""
         found = at_size(self.law, self.question.budget, sizes, self.best.experts)
         every = [reasons] * sizes.size if isinstance(reasons, str) else reasons
         rows = candidates(found, self.costs, every, lifetime_tokens=self.question.lifetime_tokens)
-        return with_ratios(rows, self.optima, self.base)
+        return self.judged(with_ratios(rows, self.optima, self.base), draws or self.draws)
 
 
 def _model_of(row: Trained) -> Allocation:
