@@ -26,7 +26,7 @@ ALIKE = 6  # digits of dollars, and of a share of them, that are a difference
 
 def rank(search: Search, model: Candidate) -> tuple[float, float, float]:
     """What the recommended model has the least of: expected regret at a loss, or dollars without draws; else its loss."""
-    if search.question.budget_goal in ("quality", "loss"):
+    if search.question.by_loss:
         return model.loss, model.experts, 0.0
     if search.confidence is None or search.base.usd_per_mtok is None or len(search.draws.theta) == 1:
         return _even(model.usd_per_mtok), model.experts, 0.0
@@ -46,7 +46,7 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     """
     question, served = search.question, search.recommendable(rows)
     allowed = [c for c in rows if search.law.allows(c.experts)]
-    if question.budget_goal in ("quality", "loss"):
+    if question.by_loss:
         limit = question.max_usd_per_mtok or search.base.usd_per_mtok if question.budget_goal == "quality" else None
         within = f" at {format_usd(limit)} per million output tokens or less" if limit else ""
         if not served:

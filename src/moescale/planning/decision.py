@@ -156,7 +156,7 @@ def law_views(search: Search, model: Candidate, shape: Buildable) -> tuple[LawVi
 def _own_choices(search: Search, alone: Draws) -> tuple[Allocation, FloatArray]:
     """The question answered by each law alone, by its coefficients, which are those of the draws `alone`, and the dollars, (laws,); infinite where it knows no model."""
     question, law = search.question, search.law
-    by_loss = question.budget_goal in ("quality", "loss")
+    by_loss = question.by_loss
     if question.budget_goal == "quality":
         limit = question.max_usd_per_mtok or search.base.usd_per_mtok or np.inf
         most = np.fmin(alone.best.n_params, search.sampled.size_within(np.full(len(alone.theta), limit)))

@@ -106,8 +106,8 @@ def caveats(search: Search, model: Candidate, rows: Sequence[Row], notes: Sequen
     """What could change the decision, the worst first: a server too slow to be used, `notes`, and rivals of the `rows` that it was chosen from, as built where they are."""
     question, law = search.question, search.law
     notes = [*slow_for_use(search.costs.deployment, model.ttft_s, model.tpot_s), *notes]
-    of_life, by_loss = isinstance(model, Life), question.budget_goal in ("quality", "loss")
-    by_loss = question.total_limit is not None if of_life else by_loss
+    of_life = isinstance(model, Life)
+    by_loss = question.total_limit is not None if of_life else question.by_loss
     known = [c for c in rows if isinstance(c, Life if of_life else Candidate)]
     others = [c for c in known if c.experts != model.experts and law.allows(c.experts)]
     if by_loss:
