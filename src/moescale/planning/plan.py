@@ -51,13 +51,14 @@ from moescale.serving.loads import OpenLoop
 
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LISTS = ("laws", "known", "shapes", "built", "excluded_experts", "least_training")  # that it lacks where they are empty
-# What a question, its budget and its deployment state that an answer rests on.
-OF_QUESTION = (
-    *("target", "budget_of", "max_loss", "max_usd_per_mtok", "max_active_params", "max_total_params"),
-    *("lifetime_tokens", "max_total_usd", "max_days", "train_gpus", "max_training_usd", "kv_heads"),
+# What an answer rests on, in the order of a report: of a question, its budget and its deployment.
+ASKED = (
+    *("experts", "match_experts", "family", "match", "target", "against", "budget_of", "max_loss", "max_usd_per_mtok"),
+    *("max_tokens", "max_epochs", "max_active_params", "max_total_params", "unique_tokens", "lifetime_tokens"),
+    *("max_total_usd", "max_days", "train_gpus", "max_training_usd", "max_flops", "kv_heads", "disaggregated"),
+    *("max_gpus", "scheduling", "host", "weights", "max_num_seqs", "reserve_bytes"),
 )
-OF_BUDGET = ("max_tokens", "max_epochs")
-OF_DEPLOYMENT = (
+LIMITS = (
     *("memory_fraction", "utilization", "weight_bytes_per_param", "kv_bytes_per_element", "expert_parallel"),
     *("max_ttft_s", "max_tpot_s"),
 )
@@ -339,7 +340,7 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
     """The bounds and the serving limits that the answer rests on; those that do not apply are absent."""
     d, base, budget = deployment, question.base, question.budget
     days_or_usd = (question.max_days, question.max_training_usd) != (None, None)
-    limits: dict[str, object] = {
+    own: dict[str, object] = {
         "experts": [whole(e) for e in question.experts],
         "match_experts": whole(question.match_experts) if base is None else None,
         "family": family,
@@ -355,9 +356,8 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
         "reserve_bytes": float(np.asarray(d.reserved_bytes)),
     }
     if np.size(d.weight_bytes_per_param) == 1:
-        limits["weights"] = d.weights or format_of_bytes("weights", float(np.asarray(d.weight_bytes_per_param)))
-    limits |= {name: getattr(question, name) for name in OF_QUESTION}
-    limits |= {name: getattr(budget, name) for name in OF_BUDGET}
-    limits |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in OF_DEPLOYMENT}
+        own["weights"] = d.weights or format_of_bytes("weights", float(np.asarray(d.weight_bytes_per_param)))
+    found = {name: getattr(question, name, getattr(budget, name, None)) for name in ASKED} | own
+    found |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in LIMITS}
     # Experts over all GPUs of a replica are the rule with --attention-dp, and no number; no batch cap is infinite.
-    return {name: value for name, value in limits.items() if value is not None and value != math.inf}
+    return {name: value for name, value in found.items() if value is not None and value != math.inf}

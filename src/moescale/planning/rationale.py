@@ -57,7 +57,8 @@ class Recommendation(Generic[Model]):
 
 def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
     """The recommendation in words, with its numbers, against a base."""
-    share = model.n_params / search.loss_optimal(model.experts).n_params
+    optimum = search.optima[search.question.experts.index(model.experts)]
+    share = model.n_params / optimum.n_params
     served = f"{format_usd(model.usd_per_mtok)} per million output tokens on {plural(model.gpus, 'GPU')}"
     if base.usd_per_mtok is not None and model.experts != base.experts:
         served += f", {model.usd_per_mtok / base.usd_per_mtok:.0%} of the cost of {search.question.base_name}"

@@ -26,6 +26,7 @@ from moescale.planning.rationale import (
 from moescale.planning.scores import scores_of
 from moescale.planning.search import Search
 from moescale.planning.training_use import TrainingUse, training_use, training_words
+from moescale.scaling_laws.law import interval
 
 Model = TypeVar("Model", bound=Candidate)
 MOST_COUNTS = 2  # whose models of a price are built
@@ -106,8 +107,9 @@ def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> A
     views = law_views(search, model, shape) if in_full else ()
     use = training_use(question, model, shape)
     model = replace(model, training_usd=use.usd)
-    if in_full and (gains := search.loss_gains(model, shape)) is not None:
-        model = replace(model, intervals={**(model.intervals or {}), "loss_gain": gains})
+    if in_full and len(law.draws) and question.draws != 0:  # the baseline's loss less the model's
+        low, high = interval(search.draws.goal - search.losses_as_built(model, shape))
+        model = replace(model, intervals={**(model.intervals or {}), "loss_gain": (float(low), float(high))})
     best = {model.experts: model}  # of each expert count
     for c in [*sorted(good, key=lambda c: rank(search, c)), *([missed.model] if missed else [])]:
         if c.experts not in best:

@@ -56,7 +56,7 @@ from moescale.planning.sampled_costs import CURVE_SIZES, USUAL, SampledCosts, sa
 from moescale.roots import bracket
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import restate
-from moescale.scaling_laws.law import Law, interval
+from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
 from moescale.serving.steady_state import Serving
@@ -161,10 +161,6 @@ class Search:
         np.add.at(shares, first[known], draws.weights[known])
         return shares / max(shares.sum(), TINY)
 
-    def loss_optimal(self, experts: float) -> Trained:
-        """The loss-optimal model of an expert count."""
-        return self.optima[self.question.experts.index(experts)]
-
     def draws_at(self, loss: float | None) -> Draws:
         """The draws, which ask for a loss or for the base's."""
         return self.draws if loss is None else self.draws.asking_for(loss)
@@ -180,8 +176,10 @@ class Search:
             goal = "the baseline's loss" if loss is None else f"a loss of {loss:.5g}"
             missed = f"no size reaches {goal} with a probability of {self.confidence:.0%}"
             reasons = [f"{missed}, {most:.0%} at most" for most in draws.most_sure(self.largest, np.isnan(sizes))]
+        bounds = size_bounds(self.question)
+        leave = f"{bounds} leave{'' if ' and ' in bounds else 's'} N ="
         reasons = [
-            f"{_over(self.question, most)} what reaches {target:.5g}" if n > most else reason
+            f"{leave} {format_count(most)} at most, less than what reaches {target:.5g}" if n > most else reason
             for n, most, reason in zip(sizes, self.largest, reasons, strict=True)
         ]
         return self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons, draws)
@@ -340,30 +338,18 @@ class Search:
             budget = replace(budget, flops=model.training_flops, by_experts=())
         return budget if shape is None else replace(budget, extra=inputs_of(self.law.form, shape, budget.extra))
 
-    def loss_gains(self, model: Candidate, shape: Buildable) -> tuple[float, float] | None:
-        """What a built model gains on the baseline's loss, for 90% of the draws; None without draws."""
-        if not len(self.law.draws) or self.question.draws == 0:
-            return None
-        low, high = interval(self.draws.goal - self.losses_as_built(model, shape))
-        return float(low), float(high)
-
     def frontier(self, known: Iterable[Row]) -> list[Candidate]:
         """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""
         models, (_, s), served = self._curve()
         over = np.arange(models.loss.size) % s < FRONTIER_SIZES  # over-trained, up to the optimum
         at = np.flatnonzero(over & self.law.allows(models.experts) & np.isfinite(served.usd_per_mtok))
-        rows = self.recommendable(known)
-        usd = np.concatenate((served.usd_per_mtok[at], [c.usd_per_mtok for c in rows]))
-        front = pareto(usd, np.concatenate((models.loss[at], [c.loss for c in rows])))
-        drawn = at[front[front < at.size]]
-        made = iter(self._models(part_of(models, drawn), self.costs, part_of(served, drawn)))
-        chosen = (next(made) if i < at.size else rows[i - at.size] for i in front)
+        drawn = at[pareto(served.usd_per_mtok[at], models.loss[at])]
+        made = self._models(part_of(models, drawn), self.costs, part_of(served, drawn))
+        rows = self.recommendable([*made, *known])
+        front = pareto(np.array([c.usd_per_mtok for c in rows]), np.array([c.loss for c in rows]))
         gone = {"intervals": None, "size_ratio_to_base": None, "active_ratio_to_base": None, "cost_ratio": None}
-        return [
-            replace(c, size_ratio=c.n_params / self.loss_optimal(c.experts).n_params, **gone)
-            for c in chosen
-            if isinstance(c, Candidate)
-        ]
+        optima = {c.experts: c.n_params for c in self.optima}
+        return [replace(rows[i], size_ratio=rows[i].n_params / optima[rows[i].experts], **gone) for i in front]
 
     def curves(self) -> tuple[CostCurve, ...]:
         """Loss and cost of each expert count from over-trained to under-trained sizes."""
@@ -419,26 +405,20 @@ def known_model(law: Law, model: KnownModel, costs: Costs) -> Trained:
 
 def largest_size(law: Law, question: Question, experts: float) -> float:
     """The largest size of an expert count within the bounds on its active and total parameters."""
-    most = np.inf
-    for limit, count in ((question.max_active_params, n_active), (question.max_total_params, n_total)):
-        if limit is not None:
-            family, e = with_convention(law.family, "exact"), np.array([experts])
-            ends = np.log(np.array([1e3])), np.log(np.array([limit * 1e3]))
-            low, _ = bracket(lambda at, f=family, e=e, c=count, m=limit: c(f, np.exp(at), e) - m, *ends)
-            most = min(most, float(np.exp(low[0])))
-    return most
+    family, e = with_convention(law.family, "exact"), np.array([experts])
+    bounds = ((question.max_active_params, n_active), (question.max_total_params, n_total))
+    stated = [(limit, count) for limit, count in bounds if limit is not None]
+    if not stated:
+        return math.inf
+    ends = np.log([1e3]), np.log([1e3 * min(limit for limit, _ in stated)])
+    low, _ = bracket(lambda at: np.max([count(family, np.exp(at), e) / most - 1.0 for most, count in stated], 0), *ends)
+    return float(np.exp(low[0]))
 
 
 def size_bounds(question: Question) -> str:
     """The bounds on parameters in words; empty without any."""
     stated = {"--max-active-params": question.max_active_params, "--max-total-params": question.max_total_params}
     return " and ".join(f"{name} {format_count(value)}" for name, value in stated.items() if value is not None)
-
-
-def _over(question: Question, most: float) -> str:
-    """Which bound on parameters a model exceeds, in words."""
-    names = size_bounds(question)
-    return f"{names} leave{'' if ' and ' in names else 's'} N = {format_count(most)} at most, less than"
 
 
 def costs_of(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Costs:
