@@ -285,15 +285,13 @@ def test_the_surest_size_is_found_where_draws_differ_by_decades() -> None:
 @pytest.mark.parametrize(
     ("shape", "experts", "most"), [("mixtral", "32", 22), pytest.param("deepseek", "256", 98, marks=pytest.mark.fuzz)]
 )
-def test_experts_beyond_the_law_are_refused_with_the_laws_that_reach_them(shape: str, experts: str, most: int) -> None:
+def test_experts_beyond_the_law_are_refused(shape: str, experts: str, most: int) -> None:
     options = ("--budget", "1e22", "--gpu", "h100-sxm", "--shape", shape, "--latency", "roofline", "--bootstrap", "0")
     public, cheap = (*options, "--law", "public-2026"), ("--objective", "loss")
     found = run("plan", *public, "--experts", experts)
     assert (found.code, found.out) == (1, "")
     assert f"({most} experts of this shape) and may not recommend {experts} experts (X = " in found.err
-    assert f"nearest: {most}; ask about fewer experts, or give --law " in found.err
-    named = found.err.split("--law ")[1].strip().replace(" or ", ", ").split(", ")
-    assert "yun2024-joint" in named
+    assert f"nearest: {most}; ask about fewer experts, or give another --law" in found.err
     assert (
         f"Train {experts} experts" in run("plan", *options, "--experts", experts, "--law", "yun2024-joint", *cheap).out
     )

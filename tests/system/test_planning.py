@@ -447,7 +447,7 @@ def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
         r"recovered is trusted up to X = 3 \(8 experts of this shape\) and may not recommend 64 experts \(X = 21.7\)"
     )
     for match in (4.0, 64.0):
-        with pytest.raises(InfeasibleError, match=rf"{refused}; nearest: 8; .*, or give --law pooled2026"):
+        with pytest.raises(InfeasibleError, match=rf"{refused}; nearest: 8; .*, or give another --law"):
             ask(replace(question, experts=(64.0, 256.0), match_experts=match), law=low)
     # A base beyond the law sets a loss that the law's own counts may not reach.
     with pytest.raises(InfeasibleError, match="reaches the loss of the loss-optimal"):

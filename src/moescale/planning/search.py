@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InfeasibleError, MoescaleError
+from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import expansion
@@ -48,14 +47,11 @@ from moescale.planning.question import (
     Question,
     as_released,
     inputs_of,
-    only_experts,
     own_inputs,
     prepare,
 )
 from moescale.planning.sampled_costs import CURVE_SIZES, USUAL, SampledCosts, sampled_costs
 from moescale.roots import bracket
-from moescale.scaling_laws import catalogue_names, find_law
-from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
@@ -458,26 +454,13 @@ def _check_reach(law: Law, question: Question) -> None:
     least = min(question.experts)
     if law.max_experts is None or law.allows(least):
         return
-    others = f", or give --law {either(names)}" if (names := _laws_for(law, question)) else ""
     raise InfeasibleError(
         f"{law.name} {fitted_up_to(law)} and may not recommend {least:g} experts "
         f"(X = {float(expansion(law.family, least)):.3g})",
         where="--experts",
         nearest=f"{math.floor(law.max_experts)}",
-        next_step=f"ask about fewer experts{others}",
+        next_step="ask about fewer experts, or give another --law (`moescale laws` lists them)",
     )
-
-
-def _laws_for(law: Law, question: Question) -> list[str]:
-    """Laws of the catalogue that may recommend an expert count of the question, in the shape that it asks about."""
-    names, found = catalogue_names(), list[str]()
-    shaped = law.name in names and find_law(law.name).family.name != law.family.name  # else in that of each law
-    for name in names:
-        other = restate(find_law(name), law.family) if shaped else find_law(name)
-        counts = [e for e in question.experts if other.allows(e) and only_experts(other) is None]
-        with suppress(MoescaleError):  # a law without a trade-off, or of inputs that are not stated
-            found += [name] if counts and loss_optimal(other, question.budget, np.array(counts)).n_params.size else []
-    return found
 
 
 def either(parts: Sequence[str]) -> str:
