@@ -184,7 +184,7 @@ def test_only_expert_counts_that_were_asked_about_are_answered(
         with pytest.raises(InfeasibleError, match="reaches the loss of the loss-optimal 4-expert model") as refused:
             asked(experts=experts, **bounds)
         assert f"the highest probability is 0%, with {experts[0]:g} expert" in str(refused.value)
-        assert "allow 4, 8, 16 or 32 experts, which reach it, give --objective loss" in str(refused.value)
+        assert "8, 16 or 32 experts, give --objective loss" in str(refused.value)
         return
     plan = asked(experts=experts, **bounds)
     assert plan.to_dict()["asked"]["experts"] == list(experts)  # type: ignore[index]

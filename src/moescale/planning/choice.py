@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -94,14 +93,15 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
             step = instead if named in reasons else step
         return InfeasibleError(f"{budget} that reaches {goal} can be served{reasons}", next_step=step)
     question, nearest, bounds = search.question, list[str](), size_bounds(search.question)
-    steps: list[str] = []
-    if more := _further_counts(search):
-        steps.append(f"allow {either([f'{e:g}' for e in more])} experts, which reach it")
+    law, further = search.law, list[str]()
+    if only_experts(law) is None:
+        further = [f"{e:g}" for e in law.family.ladder if e not in question.experts and law.allows(e)]
+    steps = [f"allow {either(further)} experts"] if further else []
     goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
     sure = np.zeros(1)
     if search.confidence is not None:
         goal += f" with a probability of {search.confidence:.0%}"
-        sure = search.draws_at(question.max_loss).most_sure(search.largest, search.law.allows(search.best.experts))
+        sure = search.draws_at(question.max_loss).most_sure(search.largest, law.allows(search.best.experts))
         surest = plural(question.experts[int(np.nanargmax(sure))], "expert")
         nearest.append(f"the highest probability is {np.nanmax(sure):.0%}, with {surest}")
     best = min(search.recommendable(search.outright()), key=lambda c: (c.loss, c.experts), default=None)
@@ -124,16 +124,6 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
         nearest="; ".join(nearest) or None,
         next_step=either(steps),
     )
-
-
-def _further_counts(search: Search) -> list[float]:
-    """Expert counts of the law's family that were not asked about and have a served model which reaches the loss."""
-    law, question = search.law, search.question
-    rest = tuple(e for e in law.family.ladder if e not in question.experts and law.allows(e))
-    if not rest or only_experts(law) is not None:
-        return []
-    other = Search.of(law, replace(question, experts=rest), search.costs.deployment, search.costs.latency)
-    return [c.experts for c in other.at_loss(question.max_loss) if isinstance(c, Candidate)]
 
 
 def _reasons(rows: Sequence[Row]) -> str:
