@@ -37,7 +37,7 @@ from moescale.planning.known import KnownRow, known_rows, training_usd
 from moescale.planning.least_training import TargetSpend, frugal, least_training, target_spend
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
 from moescale.planning.question import Objective, Question, release_notes
-from moescale.planning.rationale import Recommendation, no_interval_words
+from moescale.planning.rationale import Recommendation
 from moescale.planning.recommend import built_choices, recommend, scored, with_scores
 from moescale.planning.search import Search
 from moescale.planning.shapes import ShapeChoice
@@ -329,7 +329,7 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
     if draws is not None and draws > len(law.draws):
         notes.append(f"{law.name} has {len(law.draws)} draws, not {draws}; all are used")
     if not len(law.draws) and draws != 0:
-        notes.append(no_interval_words(law))
+        notes.append(f"{law.name} carries no draws, so this plan has no intervals (`fit --bootstrap` makes them)")
     if no_life is not None:
         notes.append(f"no lifetime plan: {no_life}")
     named = [*([] if question.base is None else [question.base]), *question.against]

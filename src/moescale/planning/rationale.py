@@ -167,16 +167,6 @@ def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life 
     return " ".join(parts)
 
 
-def no_interval_words(law: Law) -> str:
-    """Why a plan has no intervals, and on how many runs its law rests where that is few."""
-    runs, count = law.evidence.get("n_runs"), len(law.form.parameters)
-    parts = [f"{law.name} carries no draws, so this plan has no intervals"]
-    if isinstance(runs, int):
-        parts.append(f"its {count} parameters were fitted to {runs} runs only" if runs <= count else "")
-        parts.append("for intervals, fit it with --bootstrap")
-    return "; ".join(filter(None, parts))
-
-
 def unknown_range_notes(law: Law) -> list[str]:
     """Inputs of a law whose fitted range is unknown."""
     unknown = [INPUT_NAMES.get(name, name) for name in unknown_ranges(law)]
