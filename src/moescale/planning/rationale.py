@@ -230,12 +230,7 @@ def _factor_words(search: Search, model: Trained) -> list[str]:
 
 def _conditions(search: Search) -> list[str]:
     notes: list[str] = []
-    law, laws = search.law, len(search.law.members)
-    if search.confidence is not None and laws > 1 and search.confidence > laws / (laws + 1):
-        notes.append(
-            f"{laws} laws cannot support a probability of {search.confidence:.0%}: one more law would demand more than all of "
-            f"them with probability 1/{laws + 1}. Read it as {laws / (laws + 1):.0%} at most."
-        )
+    law = search.law
     if law.family.expert_width < 1.0 and "granularity" not in law.form.extra_inputs:
         narrow = "No law was fitted on experts narrower than a dense FFN"
         notes.append(f"{narrow}: such experts are judged by their expansion X alone.")
