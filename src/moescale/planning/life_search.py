@@ -13,11 +13,11 @@ from moescale.models.architecture import Architecture
 from moescale.planning.allocation import inputs_at
 from moescale.planning.as_built import Built
 from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives
-from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
 from moescale.planning.draws import UNLIKELY, Draws
 from moescale.planning.known import training_usd
 from moescale.planning.question import inputs_of
+from moescale.planning.recommend import loss_goal
 from moescale.planning.search import Search, largest_size, size_bounds
 from moescale.planning.total_cost import (
     Lifetime,

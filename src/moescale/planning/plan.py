@@ -30,7 +30,6 @@ from moescale.planning.beside import (
     without_bounds,
 )
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole
-from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits, with_intervals
 from moescale.planning.known import KnownRow, known_rows, training_usd
@@ -38,7 +37,7 @@ from moescale.planning.least_training import TargetSpend, frugal, least_training
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
 from moescale.planning.question import Objective, Question, release_notes
 from moescale.planning.rationale import Recommendation
-from moescale.planning.recommend import built_choices, recommend, scored, with_scores
+from moescale.planning.recommend import built_choices, loss_goal, recommend, scored, with_scores
 from moescale.planning.search import Search
 from moescale.planning.shapes import ShapeChoice
 from moescale.planning.training_use import TrainingUse, beside_precision, training_use
