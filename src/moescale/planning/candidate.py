@@ -209,10 +209,9 @@ def trained_models(
     """Records of models (m,) of known size, those that can be served as Candidate; `served` if they are priced already."""
     n, e = models.n_params, models.experts
     served = served or costs.serving(n, e)
-    active, total = n_active(costs.family, n, e), n_total(costs.family, n, e)
     most = f"{degrees(costs.deployment)[-1]} x {costs.deployment.gpu.name}"
-    columns = {"experts": e, "n_params": n, "n_params_active": active, "n_params_total": total}
-    columns |= {"tokens": models.tokens, "loss": models.loss}
+    columns = {f.name: getattr(models, f.name) for f in fields(models)}
+    columns |= {"n_params_active": n_active(costs.family, n, e), "n_params_total": n_total(costs.family, n, e)}
     of_servers = {name: getattr(served, name) for name in ("usd_per_mtok", "batch", "tpot_s", "ttft_s")}
     records: list[Trained] = []
     for i, usd in enumerate(served.usd_per_mtok.tolist()):
@@ -221,15 +220,10 @@ def trained_models(
             records.append(Trained(**figures, infeasible=f"{REASONS[int(served.infeasible[i])]} of {most}"))
             continue
         figures |= {name: float(values[i]) for name, values in of_servers.items()}
-        groups = int(served.attention_dp[i])
-        row = Candidate(
-            **figures,
-            gpus=int(served.gpus[i]),
-            attention_dp=groups if groups > 1 else None,
-            prefill_gpus=int(served.prefill_gpus[i]) or None,
-            lifetime_usd=None if lifetime_tokens is None else usd * lifetime_tokens / 1e6,
-        )
-        records.append(row)
+        figures |= {"gpus": int(served.gpus[i]), "prefill_gpus": int(served.prefill_gpus[i]) or None}
+        figures["attention_dp"] = groups if (groups := int(served.attention_dp[i])) > 1 else None
+        figures["lifetime_usd"] = None if lifetime_tokens is None else usd * lifetime_tokens / 1e6
+        records.append(Candidate(**figures))
     return records
 
 
@@ -237,13 +231,11 @@ def candidates(
     models: Allocation, costs: Costs, unreachable: Sequence[str], *, lifetime_tokens: float | None = None
 ) -> list[Row]:
     """Records of an allocation (m,); `unreachable` (m,) says why an entry is NaN."""
-    missing = ~np.isfinite(models.n_params)
-    sized = replace(models, n_params=np.where(missing, KNOWN_SIZE, models.n_params))
-    every = trained_models(sized, costs, lifetime_tokens=lifetime_tokens)
-    return [
-        Unreachable(experts=model.experts, infeasible=reason) if gone else model
-        for model, reason, gone in zip(every, unreachable, missing, strict=True)
-    ]
+    sized = replace(models, n_params=np.where(np.isfinite(models.n_params), models.n_params, KNOWN_SIZE))
+    rows: list[Row] = [*trained_models(sized, costs, lifetime_tokens=lifetime_tokens)]
+    for i in np.flatnonzero(~np.isfinite(models.n_params)).tolist():
+        rows[i] = Unreachable(experts=rows[i].experts, infeasible=unreachable[i])
+    return rows
 
 
 def lives(found: LifetimeCost, costs: Costs, unreachable: Sequence[str]) -> list[Life | Unreachable]:
@@ -251,12 +243,9 @@ def lives(found: LifetimeCost, costs: Costs, unreachable: Sequence[str]) -> list
     models = Allocation(found.experts, found.n_params, found.tokens, found.loss)
     rows: list[Life | Unreachable] = []
     for i, row in enumerate(candidates(models, costs, unreachable)):
-        if isinstance(row, Trained):
-            of_life = ("training_flops", "training_usd", "serving_usd", "total_usd")
-            figures: dict[str, Any] = {name: float(getattr(found, name)[i]) for name in of_life}
-            rows.append(Life(**(values_of(row) | figures)))
-        else:
-            rows.append(row)
+        names = ("training_flops", "training_usd", "serving_usd", "total_usd")
+        dollars: dict[str, Any] = {name: float(getattr(found, name)[i]) for name in names}
+        rows.append(row if isinstance(row, Unreachable) else Life(**{**values_of(row), **dollars}))
     return rows
 
 
@@ -275,16 +264,13 @@ AnyRow = TypeVar("AnyRow", bound=Trained | Unreachable)
 
 def with_ratios(rows: Sequence[AnyRow], optima: Sequence[Trained], base: Trained) -> list[AnyRow]:
     """The rows with their sizes and costs set against their own optimum and the base model."""
-    own = {c.experts: c.n_params for c in optima}
-    return [
-        c
-        if isinstance(c, Unreachable)
-        else replace(
-            c,
-            size_ratio=c.n_params / own[c.experts],
-            size_ratio_to_base=c.n_params / base.n_params,
-            active_ratio_to_base=c.n_params_active / base.n_params_active,
-            cost_ratio=c.usd_per_mtok and base.usd_per_mtok and c.usd_per_mtok / base.usd_per_mtok,
-        )
-        for c in rows
-    ]
+    own, found = {c.experts: c.n_params for c in optima}, list[AnyRow]()
+    for c in rows:
+        if isinstance(c, Trained):
+            cost_ratio = c.usd_per_mtok and base.usd_per_mtok and c.usd_per_mtok / base.usd_per_mtok
+            active = c.n_params_active / base.n_params_active
+            ratios = {"size_ratio_to_base": c.n_params / base.n_params, "active_ratio_to_base": active}
+            found.append(replace(c, size_ratio=c.n_params / own[c.experts], cost_ratio=cost_ratio, **ratios))
+        else:
+            found.append(c)
+    return found

@@ -13,22 +13,7 @@ from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
-from moescale.planning.beside import (
-    FASTER,
-    PRICE_STEP,
-    SLOWER,
-    WithoutBounds,
-    apart_usd,
-    at_percentile,
-    choice_at_tpot,
-    for_volume,
-    fresh_usd,
-    more_epochs,
-    repeats_loss,
-    settled,
-    usd_at_tpot,
-    without_bounds,
-)
+from moescale.planning import beside
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole
 from moescale.planning.decision import Choices, LawView, choices
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits, with_intervals
@@ -124,7 +109,7 @@ class Plan:
     more_epochs: Candidate | None = None  # what would be chosen without `max_epochs`, where that has more
     unbounded: Candidate | None = None  # the choice among all expert counts, where it is better than the stated ones
     unbounded_shape: str | None = None  # the shape that it is of, where several were compared
-    without_bounds: WithoutBounds | None = None  # what bounds on parameters leave out
+    without_bounds: beside.WithoutBounds | None = None  # what bounds on parameters leave out
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
     base_released: bool | None = None  # True: the baseline is a published model, whose training is paid
     apart_usd_per_mtok: float | None = None  # of the model to train with prefill and decode apart
@@ -197,7 +182,7 @@ def make_plan(
     """
     if search is None:
         search = frugal(Search.of(law, question, deployment, latency))
-        bought = settled(search) if search.question.is_bought and search.question.life is None else None
+        bought = beside.settled(search) if search.question.is_bought and search.question.life is None else None
         search = search if bought is None else bought[1]
     question, deployment, latency = search.question, search.costs.deployment, search.costs.latency
     draws = search.draws if len(search.law.draws) and question.draws != 0 else None
@@ -238,12 +223,12 @@ def make_plan(
     decided = lifetime.recommendation if lifetime is not None and of_life else advice
     model, shape = decided.model, decided.architecture
     use = training_use(question, model, shape) if of_life else found.use
-    repeats = repeats_loss(search, model)
-    volume = None if of_life else for_volume(search, model, cheapest_trained)
-    split_usd = None if of_life else apart_usd(search, shape)
-    loaded = at_percentile(search, model, shape, split_usd)
-    faster_usd = None if of_life else usd_at_tpot(search, model, shape, FASTER)
-    at_step = faster_usd is not None and faster_usd > PRICE_STEP * model.usd_per_mtok
+    repeats = beside.repeats_loss(search, model)
+    volume = None if of_life else beside.for_volume(search, model, cheapest_trained)
+    split_usd = None if of_life else beside.apart_usd(search, shape)
+    loaded = beside.at_percentile(search, model, shape, split_usd)
+    faster_usd = None if of_life else beside.usd_at_tpot(search, model, shape, beside.FASTER)
+    at_step = faster_usd is not None and faster_usd > beside.PRICE_STEP * model.usd_per_mtok
     bought = question.is_bought and not question.of_life
     return Plan(
         # Of days or dollars what they buy the model, whose training takes a share of them.
@@ -287,18 +272,18 @@ def make_plan(
         target_spend=None if of_life else target_spend(search),
         repeats_loss=repeats and repeats[0],
         repeats_loss_interval=repeats and repeats[1],
-        fresh_usd_per_mtok=None if repeats is None or of_life else fresh_usd(search),
-        more_epochs=None if repeats is None or of_life else more_epochs(search),
-        without_bounds=None if of_life else without_bounds(search, advice.model, advice.architecture),
+        fresh_usd_per_mtok=None if repeats is None or of_life else beside.fresh_usd(search),
+        more_epochs=None if repeats is None or of_life else beside.more_epochs(search),
+        without_bounds=None if of_life else beside.without_bounds(search, advice.model, advice.architecture),
         base_released=(question.base is not None and question.base.released) or None,
         apart_usd_per_mtok=split_usd,
         open_loop=loaded[0],
         open_loop_apart=loaded[1],
         for_volume=volume and volume[1],
         for_volume_tokens=volume and volume[0],
-        slower_usd_per_mtok=None if of_life else usd_at_tpot(search, model, shape, SLOWER),
+        slower_usd_per_mtok=None if of_life else beside.usd_at_tpot(search, model, shape, beside.SLOWER),
         faster_usd_per_mtok=faster_usd,
-        faster_choice=choice_at_tpot(search, FASTER) if at_step else None,
+        faster_choice=beside.choice_at_tpot(search, beside.FASTER) if at_step else None,
         accuracy=accuracy_of(
             shape.architecture(), laid_out(deployment, model.attention_dp), latency, apart=question.disaggregated
         ),
@@ -328,7 +313,8 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
     if draws is not None and draws > len(law.draws):
         notes.append(f"{law.name} has {len(law.draws)} draws, not {draws}; all are used")
     if not len(law.draws) and draws != 0:
-        notes.append(f"{law.name} carries no draws, so this plan has no intervals (`fit --bootstrap` makes them)")
+        how = "; for intervals, fit it with --bootstrap" if law.is_fitted else ""
+        notes.append(f"{law.name} carries no draws, so this plan has no intervals{how}")
     if no_life is not None:
         notes.append(f"no lifetime plan: {no_life}")
     named = [*([] if question.base is None else [question.base]), *question.against]

@@ -7,19 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from moescale.bounds import (
-    COUNT,
-    DAYS,
-    DRAWS,
-    FLOPS,
-    LOSS,
-    PARAMETERS,
-    SHARE,
-    TOKENS,
-    TOTAL_USD,
-    USD_PER_MTOK,
-    check_bounds,
-)
+from moescale import bounds
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource, in_format
 from moescale.models.architecture import Architecture
@@ -111,36 +99,36 @@ class Question:
     """
 
     budget: Budget
-    experts: Annotated[tuple[float, ...], COUNT] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
-    match_experts: Annotated[float, COUNT] = 1.0  # the base: the loss-optimal model of so many, which only compares
+    experts: Annotated[tuple[float, ...], bounds.COUNT] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
+    match_experts: Annotated[float, bounds.COUNT] = 1.0  # the base: the loss-optimal model of so many, only compared
     base: KnownModel | None = None  # the base instead of that
-    base_flops: Annotated[float | None, FLOPS] = None  # that the base is trained with; None: those of the budget
+    base_flops: Annotated[float | None, bounds.FLOPS] = None  # that the base is trained with; None: those of the budget
     budget_of: str | None = None  # no budget is stated: whose training FLOPs it is, such as those of `base`
     target: str | None = None  # task and score that the base stands for, such as hellaswag=0.75
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     against_stated: bool = False  # else they are the published ones nearest to its FLOPs
     explained: bool = True  # whether what no first screen shows is asked: the models at the baseline's cost
-    max_loss: Annotated[float | None, LOSS] = None
-    max_usd_per_mtok: Annotated[float | None, USD_PER_MTOK] = None
-    lifetime_tokens: Annotated[float | None, TOKENS] = None
+    max_loss: Annotated[float | None, bounds.LOSS] = None
+    max_usd_per_mtok: Annotated[float | None, bounds.USD_PER_MTOK] = None
+    lifetime_tokens: Annotated[float | None, bounds.TOKENS] = None
     training: TrainingPrice | None = None  # for training days and dollars; with lifetime_tokens also the cheapest life
-    train_gpus: Annotated[float | None, COUNT] = None  # for the days that training takes
-    max_days: Annotated[float | None, DAYS] = None  # of training; the budget is fitted to them, as to the next two
-    max_training_usd: Annotated[float | None, TOTAL_USD] = None
-    max_flops: Annotated[float | None, FLOPS] = None  # beside days or dollars; None: these alone are the budget
-    max_total_usd: Annotated[float | None, TOTAL_USD] = None  # of training and serving
+    train_gpus: Annotated[float | None, bounds.COUNT] = None  # for the days that training takes
+    max_days: Annotated[float | None, bounds.DAYS] = None  # of training, which fix the budget, as do the next two
+    max_training_usd: Annotated[float | None, bounds.TOTAL_USD] = None
+    max_flops: Annotated[float | None, bounds.FLOPS] = None  # beside days or dollars; None: these alone are the budget
+    max_total_usd: Annotated[float | None, bounds.TOTAL_USD] = None  # of training and serving
     kv_heads: float | None = None  # key-value heads of a layer; None: the family's own, one a query head for most
     vocab_size: int | None = None  # rows of the tables that are served; None: those that N counts, or the recipe's
     disaggregated: bool = False  # whether models are served with prefill and decode on GPUs of their own
-    draws: Annotated[int | None, DRAWS] = None  # how many of the law's draws intervals use; None: all, 0: no intervals
+    draws: Annotated[int | None, bounds.DRAWS] = None  # of the law, for intervals; None: all, 0: no intervals
     convention: str | None = None
     objective: Objective | None = None  # None: what the bounds say
-    confidence: Annotated[float | None, SHARE] = None
-    max_active_params: Annotated[float | None, PARAMETERS] = None  # without embeddings, as are the next
-    max_total_params: Annotated[float | None, PARAMETERS] = None
+    confidence: Annotated[float | None, bounds.SHARE] = None
+    max_active_params: Annotated[float | None, bounds.PARAMETERS] = None  # without embeddings, as are the next
+    max_total_params: Annotated[float | None, bounds.PARAMETERS] = None
 
     def __post_init__(self) -> None:
-        check_bounds(self, where="question")
+        bounds.check_bounds(self, where="question")
         if self.max_total_usd is not None and (self.lifetime_tokens is None or self.training is None):
             raise InputError(
                 "total dollars cover training and serving a number of tokens",

@@ -16,14 +16,7 @@ from moescale.planning.as_built import EQUAL, Bounds, Built, Priced, as_built, b
 from moescale.planning.candidate import Candidate, Row, Trained
 from moescale.planning.decision import Choices, LawView, law_views
 from moescale.planning.question import Question, only_experts
-from moescale.planning.rationale import (
-    Recommendation,
-    caveats,
-    open_counts,
-    over_fitted,
-    undecided,
-    why,
-)
+from moescale.planning.rationale import Recommendation, caveats, open_counts, over_fitted, undecided, why
 from moescale.planning.scores import scores_of
 from moescale.planning.search import Search, either, size_bounds
 from moescale.planning.training_use import TrainingUse, training_use, training_words
@@ -269,28 +262,29 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     At a loss it is the model of least expected regret, or without draws the cheapest. Raises InfeasibleError when no model
     that the law may speak of meets the bounds and can be served.
     """
-    question, served = search.question, search.recommendable(rows)
+    question, served, limit = search.question, search.recommendable(rows), math.inf
     allowed = [c for c in rows if search.law.allows(c.experts)]
     if question.by_loss:
-        limit = question.max_usd_per_mtok or search.base.usd_per_mtok if question.budget_goal == "quality" else None
-        within = f" at {format_usd(limit)} per million output tokens or less" if limit else ""
+        most = question.max_usd_per_mtok or search.base.usd_per_mtok if question.budget_goal == "quality" else None
+        within = f" at {format_usd(most)} per million output tokens or less" if most else ""
+        rule = f"lowest loss{within}"
         if not served:
             raise InfeasibleError(
                 f"no model of this budget serves{within}{_reasons(allowed)}",
                 next_step="raise --max-usd-per-mtok, or take another GPU",
             )
-        return min(served, key=lambda c: (c.loss, c.experts)), f"lowest loss{within}"
-    goal = loss_goal(question)
-    if not served:
-        raise _none_reaches(search, allowed, goal)
-    limit = (question.max_usd_per_mtok or math.inf) / (1.0 - SAVED_AS_BUILT)  # as built it must be within
-    cheapest = min(served, key=lambda c: (_even(c.usd_per_mtok), c.experts))
-    if cheapest.usd_per_mtok > limit:
-        raise too_dear(question, cheapest, goal)
-    if search.confidence is None or cheapest.regret is None:
-        return cheapest, f"cheapest to serve at {goal}"
-    best = min((c for c in served if c.usd_per_mtok <= limit), key=lambda c: rank(search, c))
-    return best, f"cheapest to serve at {goal} with a probability of {search.confidence:.0%}"
+    else:
+        goal = loss_goal(question)
+        rule = f"cheapest to serve at {goal}"
+        if not served:
+            raise _none_reaches(search, allowed, goal)
+        limit = (question.max_usd_per_mtok or math.inf) / (1.0 - SAVED_AS_BUILT)  # as built it must be within
+        cheapest = min(served, key=lambda c: (_even(c.usd_per_mtok), c.experts))
+        if cheapest.usd_per_mtok > limit:
+            raise too_dear(question, cheapest, goal)
+        if search.confidence is not None and cheapest.regret is not None:
+            rule += f" with a probability of {search.confidence:.0%}"
+    return min((c for c in served if c.usd_per_mtok <= limit), key=lambda c: rank(search, c)), rule
 
 
 def loss_goal(question: Question) -> str:

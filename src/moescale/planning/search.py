@@ -41,15 +41,7 @@ from moescale.planning.candidate import (
     with_ratios,
 )
 from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
-from moescale.planning.question import (
-    CONFIDENCE,
-    KnownModel,
-    Question,
-    as_released,
-    inputs_of,
-    own_inputs,
-    prepare,
-)
+from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, inputs_of, own_inputs, prepare
 from moescale.planning.sampled_costs import CURVE_SIZES, USUAL, SampledCosts, sampled_costs
 from moescale.roots import bracket
 from moescale.scaling_laws.law import Law
