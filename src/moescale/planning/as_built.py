@@ -112,9 +112,8 @@ def as_built(law: Law, costs: Costs, model: Model, priced: Priced[Model], bounds
         tries += [] if built is None else [built]
     if not tries:
         shape = buildable(law.family, model.n_params, model.experts, vocab_size=costs.vocab_size)
-        note = (
-            "The rounded shape cannot be served like the real-valued model; the figures are for the real-valued model."
-        )
+        what = "The rounded shape cannot be served like the real-valued model"
+        note = f"{what}; the figures are for the real-valued model."
         return Built(shape, replace(model, architecture=shape), (note,))
     nearest = min(tries, key=lambda built: bounds.excess(built.model))
     missed = ", ".join(words for factor, words in bounds.excesses(nearest.model) if factor > SLACK)
@@ -194,33 +193,23 @@ def usd_nearby(
     costs: Costs, models: Sequence[Candidate], shapes: Sequence[Sequence[Buildable]], *, at_batch: bool = False
 ) -> list[FloatArray]:
     """Dollars a million tokens of the shapes near each of several models, on its GPUs and groups, or also at its batch; one question."""
-    found = [np.full(len(those), np.inf) for those in shapes]
-    known = [i for i, those in enumerate(shapes) if those]
-    for _, at in stacked([shapes[i][0].architecture() for i in known]):
-        own = [known[j] for j in at]
-        most = max(len(shapes[i]) for i in own)
-        # A column a model, with its last shape again where it has fewer than others.
-        table = [shapes[i][min(row, len(shapes[i]) - 1)] for row in range(most) for i in own]
-        ((alike, _),) = stacked([shape.architecture() for shape in table])
-        numbers = {
-            name: np.reshape(number, (most, -1)) for name in NUMERIC_FIELDS if np.ndim(number := getattr(alike, name))
-        }
-        gpus = np.array([models[i].gpus for i in own], float)
-        groups = np.array([models[i].attention_dp or 1 for i in own], float)
-        batch = np.array([models[i].batch or 1.0 for i in own]) if at_batch else None
-        usd = usd_at(replace(alike, **numbers), costs.latency, costs.deployment, gpus, groups, batch)
-        for column, i in enumerate(own):
-            found[i] = usd[: len(shapes[i]), column]
-    return found
+    of = np.array([i for i, those in enumerate(shapes) for _ in those], int)
+    usd = np.full(of.shape, np.inf)
+    for alike, at in stacked([shape.architecture() for those in shapes for shape in those]):
+        near = [models[i] for i in of[at].tolist()]
+        gpus, groups = np.array([[c.gpus, c.attention_dp or 1] for c in near], float).T
+        batch = np.array([c.batch or 1.0 for c in near]) if at_batch else None
+        usd[at] = usd_at(alike, costs.latency, costs.deployment, gpus, groups, batch)
+    return [usd[of == i] for i in range(len(models))]
 
 
 def promising(
     law: Law, costs: Costs, models: Sequence[Candidate], bounds: Sequence[Bounds], judged: Judged
 ) -> list[list[Buildable]]:
     """Of the shapes near each model the few that should meet its bounds for the fewest dollars or, without a bound on the loss, with the lowest loss."""
-    shapes_of: list[list[Buildable]] = []
-    losses_of: list[FloatArray] = []
-    for model, limits in zip(models, bounds, strict=True):
+    # Of each model the cheapest, and the lowest losses: of prices as good as the least, or of all without a bound on the loss.
+    looked: list[tuple[int, bool, list[Buildable], FloatArray]] = []
+    for j, (model, limits) in enumerate(zip(models, bounds, strict=True)):
         shapes = near_shapes(law, costs, model, NEAR_SIZES if limits.max_total_params is None else OF_TOTAL)
         loss, sure = judged(shapes, model.experts) if shapes else (np.empty(0), None)
         good = np.isfinite(loss)
@@ -228,33 +217,26 @@ def promising(
             good &= sure >= limits.min_probability - SLACK
         elif limits.max_loss is not None:
             good &= loss <= limits.max_loss * (1.0 + SLACK)
-        shapes_of.append([shape for shape, one in zip(shapes, good.tolist(), strict=True) if one])
-        losses_of.append(loss[good])
-    # The cheapest, and beside them the lowest losses: of prices that are as good as the least, or of all without a bound on the loss.
-    looked = [(j, by) for j, limits in enumerate(bounds) for by in ((False, True) if limits.max_loss else (True,))]
-    kept, losses = [shapes_of[j] for j, _ in looked], [losses_of[j] for j, _ in looked]
+        kept = [shapes[at] for at in np.flatnonzero(good).tolist()]
+        looked += [(j, by_loss, kept, loss[good]) for by_loss in ((False, True) if limits.max_loss else (True,))]
     for at_batch, most, dearer in STAGES:
-        every_usd = usd_nearby(costs, [models[j] for j, _ in looked], kept, at_batch=at_batch)
-        for i, ((j, by_loss), usd) in enumerate(zip(looked, every_usd, strict=True)):
+        near = [models[j] for j, *_ in looked]
+        every_usd = usd_nearby(costs, near, [shapes for _, _, shapes, _ in looked], at_batch=at_batch)
+        for i, ((j, by_loss, shapes, loss), usd) in enumerate(zip(looked, every_usd, strict=True)):
             value = np.where(usd <= (bounds[j].max_usd_per_mtok or math.inf) * (1.0 + dearer), usd, np.inf)
             if by_loss:
                 alike = (1.0 + EQUAL) * np.min(value, initial=np.inf) if bounds[j].max_loss else math.inf
-                value = np.where(np.isfinite(value) & (value <= alike), losses[i], np.inf)
+                value = np.where(np.isfinite(value) & (value <= alike), loss, np.inf)
             best = [at for at in np.argsort(value, kind="stable")[:most].tolist() if np.isfinite(value[at])]
-            kept[i], losses[i] = [kept[i][at] for at in best], losses[i][best]
+            looked[i] = j, by_loss, [shapes[at] for at in best], loss[best]
     found = [dict[Buildable, None]() for _ in models]
-    for (j, _), shapes in zip(looked, kept, strict=True):
+    for j, _, shapes, _ in looked:
         found[j] |= dict.fromkeys(shapes)
     return [list(each) for each in found]
 
 
 def best_near(
-    law: Law,
-    costs: Costs,
-    models: Sequence[Model],
-    bounds: Sequence[Bounds],
-    priced: Priced[Model],
-    judged: Judged,
+    law: Law, costs: Costs, models: Sequence[Model], bounds: Sequence[Bounds], priced: Priced[Model], judged: Judged
 ) -> list[Built[Model] | None]:
     """Of the shapes near each model the one of the lowest loss that meets its bounds, where these bound the loss of those as cheap as the cheapest; None where none does."""
     near = promising(law, costs, models, bounds, judged)
