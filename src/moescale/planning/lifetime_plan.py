@@ -96,7 +96,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
         recommendation=Recommendation(
             model=model,
             rule=rule,
-            why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
+            why=lifetime_why(model, rule, f"{format_count(hours)} hours of {training.gpu.name}"),
             caveats=caveats(compared, model, compared_rows, [*built.notes, *left_out]),
             architecture=built.shape,
             undecided=undecided(search, model, rivals),

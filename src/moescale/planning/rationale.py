@@ -139,32 +139,15 @@ def _usd(model: Candidate) -> float:
     return model.total_usd if isinstance(model, Life) else model.usd_per_mtok
 
 
-def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life | None) -> str:
-    """The recommendation of a lifetime plan in words.
-
-    `base` takes the least training for the same loss. Between draws the dollars vary at a target loss, the loss within
-    total dollars.
-    """
-    parts = [
+def lifetime_why(model: Life, rule: str, hours: str) -> str:
+    """The recommendation of a lifetime plan in words."""
+    return (
         f"{_sentence(rule)}: {plural(model.experts, 'expert')}, N = {format_count(model.n_params)}, "
         f"{format_count(model.tokens)} tokens, loss {model.loss:.4f}. Training: {format_flops(model.training_flops)} "
         f"FLOPs, {hours}, {format_usd(model.training_usd)}. Serving: {format_usd(model.serving_usd)} at "
         f"{format_usd(model.usd_per_mtok)} per million output tokens on {plural(model.gpus, 'GPU')}. "
         f"Total: {format_usd(model.total_usd)}, {model.training_usd / model.total_usd:.0%} for training."
-    ]
-    within = search.question.total_limit is not None
-    if spread := (model.intervals or {}).get("loss" if within else "total_usd"):
-        low, high = (f"{end:.4f}" if within else format_usd(end) for end in spread)
-        ends = f"loss {low} to {high}" if within else f"{low} to {high} in total"
-        parts.append(f"90% interval over the law's draws: {ends}.")
-    if base is not None and base.n_params != model.n_params:
-        named = search.question.base
-        least = f"the {expert_model(base.experts)} with the least training for the same loss"
-        parts.append(
-            f"That is {model.total_usd / base.total_usd:.0%} of the total of {least if named is None else named.name} "
-            f"(N = {format_count(base.n_params)}, {format_usd(base.total_usd)})."
-        )
-    return " ".join(parts)
+    )
 
 
 def unknown_range_notes(law: Law) -> list[str]:
