@@ -130,6 +130,7 @@ class Life(Candidate):
 
 
 Row = Candidate | Trained | Unreachable
+AnyRow = TypeVar("AnyRow", bound=Trained | Unreachable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,20 +258,3 @@ def values_of(row: Trained) -> dict[str, Any]:
 def sizes_of(rows: Sequence[Row]) -> FloatArray:
     """The sizes of rows, NaN where there is no model."""
     return np.array([np.nan if c.n_params is None else c.n_params for c in rows])
-
-
-AnyRow = TypeVar("AnyRow", bound=Trained | Unreachable)
-
-
-def with_ratios(rows: Sequence[AnyRow], optima: Sequence[Trained], base: Trained) -> list[AnyRow]:
-    """The rows with their sizes and costs set against their own optimum and the base model."""
-    own, found = {c.experts: c.n_params for c in optima}, list[AnyRow]()
-    for c in rows:
-        if isinstance(c, Trained):
-            cost_ratio = c.usd_per_mtok and base.usd_per_mtok and c.usd_per_mtok / base.usd_per_mtok
-            active = c.n_params_active / base.n_params_active
-            ratios = {"size_ratio_to_base": c.n_params / base.n_params, "active_ratio_to_base": active}
-            found.append(replace(c, size_ratio=c.n_params / own[c.experts], cost_ratio=cost_ratio, **ratios))
-        else:
-            found.append(c)
-    return found

@@ -10,7 +10,7 @@ import numpy as np
 from moescale.models.family import n_active
 from moescale.models.rounding import Buildable
 from moescale.planning.allocation import Allocation, at_size
-from moescale.planning.candidate import Candidate, Row, WholeRecord, part_of, with_ratios
+from moescale.planning.candidate import Candidate, Row, WholeRecord, part_of
 from moescale.planning.draws import Draws, draws_of, oracle_of
 from moescale.planning.search import Search
 from moescale.scaling_laws import find_law
@@ -77,7 +77,7 @@ def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], fron
         and c.n_params_active <= most[0]
         and c.n_params_total <= most[1]
     ]
-    kept = search.judged(with_ratios(between, search.optima, search.base), search.draws)
+    kept = search.judged(between, search.draws)
     if (confidence := search.confidence) is not None:  # it keeps the promise, too
         kept = [c for c in kept if (c.probability_at_least_base or 0.0) >= confidence]
     if not kept:

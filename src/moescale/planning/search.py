@@ -38,7 +38,6 @@ from moescale.planning.candidate import (
     part_of,
     sizes_of,
     trained_models,
-    with_ratios,
 )
 from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
 from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, inputs_of, own_inputs, prepare
@@ -216,22 +215,32 @@ class Search:
         """The served models that the law may recommend."""
         return [c for c in rows if isinstance(c, Candidate) and self.law.allows(c.experts)]
 
-    def judged(self, rows: Sequence[AnyRow], draws: Draws, law: Law | None = None) -> list[AnyRow]:
-        """Rows with how probable it is that they keep the goal of the draws, and their regret; `law` counts built shapes."""
-        known = [c for c in rows if isinstance(c, Trained)]
-        if len(draws.theta) == 1 or not known:
-            return list(rows)
-        losses = draws.losses(sizes_of(known), np.array([c.experts for c in known]), law)
-        usd, unit = np.array([c.usd_per_mtok or np.nan for c in known]), self.base.usd_per_mtok
-        lost = self.oracle.regrets(draws, losses, usd, unit or 1.0)
-        figures = np.stack((draws.probability(losses), draws.weights @ lost, draws.worst(lost)), axis=1).tolist()
-        of_each = iter(figures)
-        found: list[AnyRow] = []
+    def judged(
+        self, rows: Sequence[AnyRow], draws: Draws, law: Law | None = None, base: Trained | None = None
+    ) -> list[AnyRow]:
+        """Rows set against their own optimum and the base, with how probable it is that they keep the goal of the draws, and their regret; `law` counts built shapes."""
+        known, own = [c for c in rows if isinstance(c, Trained)], {c.experts: c.n_params for c in self.optima}
+        base, unit = base or self.base, self.base.usd_per_mtok
+        figures: list[list[float]] = []
+        if len(draws.theta) > 1 and known:
+            losses = draws.losses(sizes_of(known), np.array([c.experts for c in known]), law)
+            usd = np.array([c.usd_per_mtok or np.nan for c in known])
+            lost = self.oracle.regrets(draws, losses, usd, unit or 1.0)
+            figures = np.stack((draws.probability(losses), draws.weights @ lost, draws.worst(lost)), axis=1).tolist()
+        of_each, found = iter(figures), list[AnyRow]()
         for c in rows:
             if isinstance(c, Trained):
-                sure, expected, worst = next(of_each)
-                regret = Regret(expected=expected, worst=worst) if unit and c.usd_per_mtok else None
-                found.append(replace(c, probability_at_least_base=sure, regret=regret))
+                sure, *lost = next(of_each, (None,))
+                new = replace(
+                    c,
+                    size_ratio=c.n_params / own[c.experts],
+                    size_ratio_to_base=c.n_params / base.n_params,
+                    active_ratio_to_base=c.n_params_active / base.n_params_active,
+                    cost_ratio=c.usd_per_mtok and base.usd_per_mtok and c.usd_per_mtok / base.usd_per_mtok,
+                    probability_at_least_base=sure,
+                    regret=Regret(expected=lost[0], worst=lost[1]) if lost and unit and c.usd_per_mtok else None,
+                )
+                found.append(new)
             else:
                 found.append(c)
         return found
@@ -282,7 +291,7 @@ class Search:
         if (sized := self._sized(law, costs, model)) is None:
             return None
         draws = replace(self.draws_at(self.question.max_loss), budget=self.budget_of(costs.shape, sized))
-        (row,) = self.judged(with_ratios([sized], self.optima, base), draws, law)
+        (row,) = self.judged([sized], draws, law, base)
         return row
 
     def _sized(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
@@ -360,7 +369,7 @@ class Search:
         found = at_size(self.law, self.question.budget, sizes, self.best.experts)
         every = [reasons] * sizes.size if isinstance(reasons, str) else reasons
         rows = candidates(found, self.costs, every, lifetime_tokens=self.question.lifetime_tokens)
-        return self.judged(with_ratios(rows, self.optima, self.base), draws or self.draws)
+        return self.judged(rows, draws or self.draws)
 
 
 def _model_of(row: Trained) -> Allocation:
