@@ -20,15 +20,13 @@ from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.serving.question import slow_for_use
 from moescale.typing import FloatArray
-from moescale.units import expert_model, format_count, format_flops, format_usd, plural
+from moescale.units import format_count, format_flops, format_usd, plural
 
 EXTRAPOLATED = "Extrapolated: "  # how the caveat of a model beyond the runs of its law begins
-NEARLY = 0.05  # of a cost: rivals within it are named
 SETTLED = 0.8  # of the draws lie between the expert counts that are called undecided: what a plan promises by default
 DECIDES = 0.5  # share of draws, or certainty, from which one expert count is more likely the cheapest than not
 MOST_SWEEP = 0.1  # of a plan's FLOPs, of a sweep that is offered for it: our own; a larger one costs what it informs
 TINY = 1e-9
-FLAT = 1.001  # of a loss: as good
 
 Model = TypeVar("Model", bound=Candidate)
 
@@ -110,16 +108,6 @@ def caveats(search: Search, model: Candidate, rows: Sequence[Row], notes: Sequen
     of_life = isinstance(model, Life)
     by_loss = question.total_limit is not None if of_life else question.by_loss
     known = [c for c in rows if isinstance(c, Life if of_life else Candidate)]
-    others = [c for c in known if c.experts != model.experts and law.allows(c.experts)]
-    if by_loss:
-        close = [f"{c.experts:g} experts (loss {c.loss:.4f})" for c in others if c.loss <= FLAT * model.loss]
-        notes += [f"Loss within 0.1% of the recommended model's: {', '.join(close)}."] if close else []
-    else:
-        what, dearer = "dollars" if of_life else "cost", [(c.experts, _usd(c) / _usd(model) - 1.0) for c in others]
-        close = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer if abs(more) <= NEARLY]
-        less = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer if more < -NEARLY]
-        notes += [f"Within {NEARLY:.0%} of the recommended model's {what}: {', '.join(close)}."] if close else []
-        notes += [f"Of lower {what}, but of more expected regret: {', '.join(less)}."] if less else []
     if left_out := [e for e in question.experts if not law.allows(e)]:
         beyond = () if by_loss else (c for c in known if not law.allows(c.experts) and _usd(c) < _usd(model))
         looks, best = "", min(beyond, key=_usd, default=None)
