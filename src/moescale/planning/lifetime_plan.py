@@ -75,8 +75,6 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     compared = replace(search, base=base) if within and base else search
     others = [each.model for each in every if each is not built and not each.notes]
     rivals = [] if drawn is None else open_counts(search, wanted.best_counts(drawn), model, others)
-    in_shape = {each.model.experts: each.model for each in every}
-    compared_rows = [in_shape.get(row.experts, row) for row in rows]
     bill = lives.bill(built.model, built.shape.architecture())
     hours = 24.0 * bill.gpu_days
     return LifetimePlan(
@@ -97,7 +95,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             model=model,
             rule=rule,
             why=lifetime_why(model, rule, f"{format_count(hours)} hours of {training.gpu.name}"),
-            caveats=caveats(compared, model, compared_rows, [*built.notes, *left_out]),
+            caveats=caveats(compared, model, [*built.notes, *left_out]),
             architecture=built.shape,
             undecided=undecided(search, model, rivals),
             rivals=tuple(rivals or others),

@@ -13,7 +13,7 @@ from moescale.io.records import record
 from moescale.models.coordinates import expansion
 from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
-from moescale.planning.candidate import Candidate, Life, Row, Trained
+from moescale.planning.candidate import Candidate, Life, Trained
 from moescale.planning.known import varied_expansion
 from moescale.planning.search import Search, fitted_up_to
 from moescale.scaling_laws.ensemble import measured_on
@@ -101,30 +101,19 @@ def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> 
     return f"{text}; {search.law.name} speaks no further" if last.experts == most else text
 
 
-def caveats(search: Search, model: Candidate, rows: Sequence[Row], notes: Sequence[str]) -> tuple[str, ...]:
-    """What could change the decision, the worst first: a server too slow to be used, `notes`, and rivals of the `rows` that it was chosen from, as built where they are."""
-    question, law = search.question, search.law
-    notes = [*slow_for_use(search.costs.deployment, model.ttft_s, model.tpot_s), *notes]
-    of_life = isinstance(model, Life)
-    by_loss = question.total_limit is not None if of_life else question.by_loss
-    known = [c for c in rows if isinstance(c, Life if of_life else Candidate)]
-    if left_out := [e for e in question.experts if not law.allows(e)]:
-        beyond = () if by_loss else (c for c in known if not law.allows(c.experts) and _usd(c) < _usd(model))
-        looks, best = "", min(beyond, key=_usd, default=None)
-        if best is not None:
-            which = "" if len(left_out) == 1 else f"{best.experts:g} experts "
-            looks = f", {which}{1.0 - _usd(best) / _usd(model):.0%} cheaper by extrapolation"
-        listed = ", ".join(f"{e:g}" for e in left_out)
-        reached = ", ".join(f"{float(expansion(law.family, e)):.3g}" for e in left_out)
-        notes.append(f"Excluded: {listed} experts (X = {reached}){looks}. {law.name} {fitted_up_to(law)}.")
-    if of_life and (training := question.training) is not None and training.rate is None:
-        priced = f"Training is priced at MFU {training.mfu:g}{' assumed,' if training.timed else ''}"
-        notes.append(f"{priced} for every size and expert count; MoE runs often reach a lower MFU (--mfu).")
-    return (*notes, *_extrapolated(search, model), *_conditions(search))
-
-
-def _usd(model: Candidate) -> float:
-    return model.total_usd if isinstance(model, Life) else model.usd_per_mtok
+def caveats(search: Search, model: Candidate, notes: Sequence[str]) -> tuple[str, ...]:
+    """What could change the decision, the worst first: a server too slow to be used, `notes`, and how far the law reaches."""
+    law, training, left_out = search.law, search.question.training, ()
+    if excluded := [e for e in search.question.experts if not law.allows(e)]:
+        listed = ", ".join(f"{e:g}" for e in excluded)
+        reached = ", ".join(f"{float(expansion(law.family, e)):.3g}" for e in excluded)
+        left_out = (f"Excluded: {listed} experts (X = {reached}). {law.name} {fitted_up_to(law)}.",)
+    priced: list[str] = []
+    if isinstance(model, Life) and training is not None and training.rate is None:
+        mfu = f"Training is priced at MFU {training.mfu:g}{' assumed,' if training.timed else ''}"
+        priced = [f"{mfu} for every size and expert count; MoE runs often reach a lower MFU (--mfu)."]
+    slow = slow_for_use(search.costs.deployment, model.ttft_s, model.tpot_s)
+    return (*slow, *notes, *left_out, *priced, *_extrapolated(search, model), *_conditions(search))
 
 
 def lifetime_why(model: Life, rule: str, hours: str) -> str:

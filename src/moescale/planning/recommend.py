@@ -118,7 +118,6 @@ def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> A
         if c.experts not in best:
             best[c.experts] = billed(question, c) if in_full else c
     models = sorted(best.values(), key=lambda c: c.experts)
-    unbuilt = [row for row in rows if row.experts not in best]
     drawn = to_loss and len(search.draws.theta) > 1
     shares = search.cheapest_counts(model.experts, EQUAL) if drawn else None
     rivals = [] if shares is None else open_counts(search, shares, model, models)
@@ -126,12 +125,7 @@ def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> A
         model=model,
         rule=rule,
         why=f"{why(search, model, rule, base)} {training_words(use, question.budget.flops)}",
-        caveats=caveats(
-            replace(search, base=base),
-            model,
-            [*best.values(), *unbuilt],
-            missed.notes if missed and not good else (),
-        ),
+        caveats=caveats(replace(search, base=base), model, missed.notes if missed and not good else ()),
         architecture=shape,
         expansion=float(expansion(search.law.family, model.experts)),
         undecided=undecided(search, model, rivals),
