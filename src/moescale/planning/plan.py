@@ -15,7 +15,7 @@ from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
 from moescale.planning import beside
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole
-from moescale.planning.decision import Choices, LawView, choices
+from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits, with_intervals
 from moescale.planning.known import KnownRow, known_rows, training_usd
 from moescale.planning.least_training import TargetSpend, frugal, least_training, target_spend
@@ -264,7 +264,7 @@ def make_plan(
         lifetime_infeasible=no_life,
         objective=question.goal,
         confidence=search.confidence,
-        laws=found.views,
+        laws=law_views(found.search, advice.model, advice.architecture),
         choices=chosen,
         known=known_rows(search, frontier),
         excluded_experts=tuple(float(e) for e in question.experts if not search.law.allows(e)),

@@ -14,7 +14,7 @@ from moescale.errors import InfeasibleError
 from moescale.models.coordinates import expansion
 from moescale.planning.as_built import EQUAL, Bounds, Built, Priced, as_built, best_near
 from moescale.planning.candidate import Candidate, Row, Trained
-from moescale.planning.decision import Choices, LawView, law_views
+from moescale.planning.decision import Choices
 from moescale.planning.question import Question, only_experts
 from moescale.planning.rationale import Recommendation, caveats, open_counts, over_fitted, undecided, why
 from moescale.planning.scores import scores_of
@@ -44,7 +44,6 @@ class Advice:
     """A recommendation, what it was chosen from, and the search that judges models as built."""
 
     advice: Recommendation[Candidate]
-    views: tuple[LawView, ...]  # what each law says
     base: Candidate | None  # the baseline as built, rounded in the same direction, where there is one
     use: TrainingUse  # what training the model takes
     built: tuple[Candidate, ...]  # the models that it was chosen from
@@ -54,7 +53,7 @@ class Advice:
 def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> Advice:
     """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by.
 
-    Unless `in_full`, what each law says of it and training dollars of others are left out.
+    Unless `in_full`, the interval of its gain of loss and training dollars of others are left out.
     """
     question = search.question
     chosen, rule = choose(search, rows)
@@ -94,27 +93,25 @@ def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> A
             refused.append(too_dear(question, built.model, f"a loss of at most {bounds.max_loss:g}", " as built"))
         elif row is chosen:
             missed = built
-    if good:
-        model = min(good, key=lambda c: rank(search, c))
-    elif missed:
-        model = missed.model
-    else:
+    if not good and missed is None:
         raise refused[0]
+    good.sort(key=lambda c: rank(search, c))
+    every = [*good, *([missed.model] if missed else [])]
+    model = every[0]
     if to_loss and good:  # whatever it regrets, none that another one beats in price and in loss
         model = _cheaper_to_train(question, model, good)
-        model = min((c for c in good if _beats(question, c, model)), key=lambda c: rank(search, c), default=model)
+        model = next((c for c in good if _beats(question, c, model)), model)
         model = _of_lower_loss(question, model, good)
         model = _for_the_price(search, model, good, bounds_of(chosen), priced)
     shape = model.architecture
     assert shape is not None
-    views = law_views(search, model, shape) if in_full else ()
     use = training_use(question, model, shape)
     model = replace(model, training_usd=use.usd)
     if in_full and len(law.draws) and question.draws != 0:  # the baseline's loss less the model's
         low, high = interval(search.draws.goal - search.losses_as_built(model, shape))
         model = replace(model, intervals={**(model.intervals or {}), "loss_gain": (float(low), float(high))})
     best = {model.experts: model}  # of each expert count
-    for c in [*sorted(good, key=lambda c: rank(search, c)), *([missed.model] if missed else [])]:
+    for c in every:
         if c.experts not in best:
             best[c.experts] = billed(question, c) if in_full else c
     models = sorted(best.values(), key=lambda c: c.experts)
@@ -134,7 +131,7 @@ def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> A
         over_fitted=over_fitted(search, model),
     )
     base_row = base_built and (billed(question.of_base, base_built.model) if in_full else base_built.model)
-    return Advice(advice, views, base_row, use, tuple(models), search)
+    return Advice(advice, base_row, use, tuple(models), search)
 
 
 def _of_lower_loss(question: Question, model: Candidate, good: Sequence[Candidate]) -> Candidate:
