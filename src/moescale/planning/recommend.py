@@ -31,11 +31,6 @@ SAME_REGRET = 0.01  # of the baseline's price: what decides nothing between two 
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 # Share of dollars that a shape near a size saves, which is known when it is built: one in 60 of 1,193 built models saved more.
 SAVED_AS_BUILT = 0.15
-# What to do where this is among the reasons why nothing is served; the last of several.
-STEPS = {
-    "attention groups": "state --attention-dp 1, 2, 4 or 8, which divide the GPU counts that are tried, or leave it out",
-    "latency limit": "relax --max-tpot or --max-ttft, or take a faster GPU",
-}
 ALIKE = 6  # digits of dollars, and of a share of them, that are a difference
 
 
@@ -297,12 +292,9 @@ def too_dear(question: Question, model: Candidate, goal: str, remark: str = "") 
 def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> InfeasibleError:
     budget = f"no model of {search.question.budget.flops:.3g} FLOPs"
     if unserved := [c for c in allowed if c.n_params is not None]:
-        reasons = _reasons(unserved)
         other_budget = "raise" if search.question.base and not search.question.base.planned else "lower"
-        step = f"allow more GPUs, take a GPU with more memory, or {other_budget} the budget"
-        for named, instead in STEPS.items():
-            step = instead if named in reasons else step
-        return InfeasibleError(f"{budget} that reaches {goal} can be served{reasons}", next_step=step)
+        step = f"allow more GPUs, take a faster GPU or one with more memory, relax the limits, or {other_budget} the budget"
+        return InfeasibleError(f"{budget} that reaches {goal} can be served{_reasons(unserved)}", next_step=step)
     question, nearest, bounds = search.question, list[str](), size_bounds(search.question)
     law, further = search.law, list[str]()
     if only_experts(law) is None:
