@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -131,25 +132,23 @@ def law_views(search: Search, model: Candidate, shape: Buildable) -> tuple[LawVi
     active = n_active(search.law.family, own.n_params, own.experts)
     views: list[LawView] = []
     for i, member in enumerate(members):
-        view = LawView(
-            law=member.law.name,
-            weight=member.weight if votes else 0.0,
-            probability=float(sure[i, 0]),
-            regret=None if unit is None else float(lost[i, 0]),
-        )
+        choice: dict[str, Any] = {}
         if i in served:
             at = 1 + served.tolist().index(i)
             said = zip(members, sure[:, at].tolist(), lost[:, at].tolist(), strict=True)
-            view = replace(
-                view,
-                experts=float(own.experts[i]),
-                n_params=float(own.n_params[i]),
-                n_params_active=float(active[i]),
-                tokens=float(own.tokens[i]),
-                cost_ratio=None if unit is None else float(own_usd[i]) / unit,
-                elsewhere={other.law.name: Elsewhere(p, None if unit is None else r) for other, p, r in said},
-            )
-        views.append(view)
+            figures = {
+                "experts": own.experts,
+                "n_params": own.n_params,
+                "n_params_active": active,
+                "tokens": own.tokens,
+            }
+            choice = {name: float(values[i]) for name, values in figures.items()}
+            choice["cost_ratio"] = None if unit is None else float(own_usd[i]) / unit
+            choice["elsewhere"] = {one.law.name: Elsewhere(p, None if unit is None else r) for one, p, r in said}
+        weight, regret = member.weight if votes else 0.0, None if unit is None else float(lost[i, 0])
+        views.append(
+            LawView(law=member.law.name, weight=weight, probability=float(sure[i, 0]), regret=regret, **choice)
+        )
     return tuple(views)
 
 

@@ -49,8 +49,7 @@ class Recommendation(Generic[Model]):
 
     def to_dict(self) -> dict[str, object]:
         """The model's record with the reasons beside it."""
-        told = self.model.to_dict() | record(self, without=("model", "rivals"))
-        return told | ({"rivals": [each.to_dict() for each in self.rivals]} if self.rivals else {})
+        return self.model.to_dict() | record(self, without=("model",) if self.rivals else ("model", "rivals"))
 
 
 def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
@@ -63,7 +62,7 @@ def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
     sizes = f"{format_count(model.n_params_active)} active of {format_count(model.n_params_total)} parameters"
     sizes = f"{format_count(model.n_params_total)} parameters" if model.experts == 1 else sizes
     return (
-        f"{_sentence(rule)}: {plural(model.experts, 'expert')}, {sizes} (N = {format_count(model.n_params)}, {share:.0%} of the loss-optimal N "
+        f"{rule[0].upper()}{rule[1:]}: {plural(model.experts, 'expert')}, {sizes} (N = {format_count(model.n_params)}, {share:.0%} of the loss-optimal N "
         f"at this expert count), {format_count(model.tokens)} tokens, loss {model.loss:.4f}. Serving costs {served}."
     )
 
@@ -119,7 +118,7 @@ def caveats(search: Search, model: Candidate, notes: Sequence[str]) -> tuple[str
 def lifetime_why(model: Life, rule: str, hours: str) -> str:
     """The recommendation of a lifetime plan in words."""
     return (
-        f"{_sentence(rule)}: {plural(model.experts, 'expert')}, N = {format_count(model.n_params)}, "
+        f"{rule[0].upper()}{rule[1:]}: {plural(model.experts, 'expert')}, N = {format_count(model.n_params)}, "
         f"{format_count(model.tokens)} tokens, loss {model.loss:.4f}. Training: {format_flops(model.training_flops)} "
         f"FLOPs, {hours}, {format_usd(model.training_usd)}. Serving: {format_usd(model.serving_usd)} at "
         f"{format_usd(model.usd_per_mtok)} per million output tokens on {plural(model.gpus, 'GPU')}. "
@@ -134,10 +133,6 @@ def unknown_range_notes(law: Law) -> list[str]:
         return []
     listed = " and ".join(filter(None, (", ".join(unknown[:-1]), unknown[-1])))
     return [f"{law.name}: the fitted range of {listed} is unknown, and so is the extrapolation."]
-
-
-def _sentence(rule: str) -> str:
-    return rule[0].upper() + rule[1:]
 
 
 def beyond_runs(caveats: Sequence[str]) -> str:
