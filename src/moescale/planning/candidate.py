@@ -169,10 +169,6 @@ class Costs:
     shape: Architecture | None = None
     known: Serving | None = None  # what that model costs, where it was asked before
     prices: dict[Buildable, Serving] = field(default_factory=dict[Buildable, Serving])  # of built models, (1,)
-    # By sizes and experts: a plan asks again what its choice has asked.
-    answered: dict[tuple[object, ...], Serving] = field(
-        init=False, default_factory=dict[tuple[object, ...], Serving], repr=False, compare=False
-    )
 
     def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
         """Dollars per million tokens at the cheapest GPU count; infinite where none serves. Arguments of one shape."""
@@ -183,11 +179,8 @@ class Costs:
         if self.shape is not None:
             built = self.known or self.cheapest(self.shape, every=True)
             return Serving(**{f.name: np.broadcast_to(getattr(built, f.name), n_params.shape) for f in fields(built)})
-        asked = n_params.shape, n_params.tobytes(), experts.tobytes()
-        if asked not in self.answered:
-            shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size)
-            self.answered[asked] = self.cheapest(shapes)
-        return self.answered[asked]
+        shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size)
+        return self.cheapest(shapes)
 
     def cheapest(self, model: Architecture, *, every: bool = False) -> Serving:
         """The figures of models at their cheapest servers; `every` as in `gpu_counts.cheapest`."""

@@ -212,7 +212,7 @@ def make_plan(
     of_life = lifetime is not None and question.goal == "lifetime"
     cheapest_trained = () if of_life else least_training(search)
     found = recommend(search, rows)
-    frontier = search.frontier([*best, *at_loss, *at_cost, *rows, found.advice.model])
+    frontier, curves = search.frontier([*best, *at_loss, *at_cost, *rows, found.advice.model])
     near_cost = [] if base.usd_per_mtok is None else search.near_cost(base.usd_per_mtok)
     chosen = choices(search, at_loss, near_cost, frontier)
     chosen = built_choices(found.search, chosen, found.built, found.base or search.base)
@@ -258,7 +258,7 @@ def make_plan(
         warnings=tuple(notes),
         # A life keeps the loss that was asked for, also where the budget's part is relaxed.
         asked=_bounds(question if of_life else search.question, search.law.family.name, deployment),
-        curves=search.curves(),
+        curves=curves,
         training=beside_precision(search, use, model, shape),
         lifetime=lifetime,
         lifetime_infeasible=no_life,

@@ -335,9 +335,10 @@ class Search:
             budget = replace(budget, flops=model.training_flops, by_experts=())
         return budget if shape is None else replace(budget, extra=inputs_of(self.law.form, shape, budget.extra))
 
-    def frontier(self, known: Iterable[Row]) -> list[Candidate]:
-        """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""
-        models, (_, s), served = self._curve()
+    def frontier(self, known: Iterable[Row]) -> tuple[list[Candidate], tuple[CostCurve, ...]]:
+        """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models; and the curves of loss and cost of each expert count, from over-trained to under-trained sizes."""
+        models, shape = curve_models(self.law, self.question, self.best)
+        served, (_, s) = self.costs.serving(models.n_params, models.experts), shape
         over = np.arange(models.loss.size) % s < FRONTIER_SIZES  # over-trained, up to the optimum
         at = np.flatnonzero(over & self.law.allows(models.experts) & np.isfinite(served.usd_per_mtok))
         drawn = at[pareto(served.usd_per_mtok[at], models.loss[at])]
@@ -346,20 +347,12 @@ class Search:
         front = pareto(np.array([c.usd_per_mtok for c in rows]), np.array([c.loss for c in rows]))
         gone = {"intervals": None, "size_ratio_to_base": None, "active_ratio_to_base": None, "cost_ratio": None}
         optima = {c.experts: c.n_params for c in self.optima}
-        return [replace(rows[i], size_ratio=rows[i].n_params / optima[rows[i].experts], **gone) for i in front]
-
-    def curves(self) -> tuple[CostCurve, ...]:
-        """Loss and cost of each expert count from over-trained to under-trained sizes."""
-        models, shape, served = self._curve()
-        known = np.isfinite(served.usd_per_mtok)
-        usd, gpus = np.where(known, served.usd_per_mtok, np.nan), np.where(known, served.gpus, 0.0)
+        frontier = [replace(rows[i], size_ratio=rows[i].n_params / optima[rows[i].experts], **gone) for i in front]
+        is_served = np.isfinite(served.usd_per_mtok)
+        usd, gpus = np.where(is_served, served.usd_per_mtok, np.nan), np.where(is_served, served.gpus, 0.0)
         columns = [v.reshape(shape) for v in (models.n_params, models.tokens, models.loss, usd, gpus)]
-        return tuple(CostCurve(e, *(column[i] for column in columns)) for i, e in enumerate(self.question.experts))
-
-    def _curve(self) -> tuple[Allocation, tuple[int, int], Serving]:
-        """The models (m * s,) of the curves of loss against cost, (m, s), and what they cost."""
-        models, shape = curve_models(self.law, self.question, self.best)
-        return models, shape, self.costs.serving(models.n_params, models.experts)
+        curves = (CostCurve(e, *(column[i] for column in columns)) for i, e in enumerate(self.question.experts))
+        return frontier, tuple(curves)
 
     def _models(self, found: Allocation, costs: Costs, served: Serving | None = None) -> list[Trained]:
         return trained_models(found, costs, lifetime_tokens=self.question.lifetime_tokens, served=served)
