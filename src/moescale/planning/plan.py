@@ -22,7 +22,7 @@ from moescale.planning.least_training import TargetSpend, frugal, least_training
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
 from moescale.planning.question import Objective, Question, release_notes
 from moescale.planning.rationale import Recommendation
-from moescale.planning.recommend import built_choices, loss_goal, recommend, scored, with_scores
+from moescale.planning.recommend import built_choices, loss_goal, recommend, scored
 from moescale.planning.search import Search
 from moescale.planning.shapes import ShapeChoice
 from moescale.planning.training_use import TrainingUse, beside_precision, training_use
@@ -216,10 +216,9 @@ def make_plan(
     near_cost = [] if base.usd_per_mtok is None else search.near_cost(base.usd_per_mtok)
     chosen = choices(search, at_loss, near_cost, frontier)
     chosen = built_choices(found.search, chosen, found.built, found.base or search.base)
-    advice, chosen = scored(search, found.advice, chosen)
+    advice = scored(search, found.advice)
     if lifetime is not None:
-        (model,) = with_scores(search, [lifetime.recommendation.model])
-        lifetime = replace(lifetime, recommendation=replace(lifetime.recommendation, model=model))
+        lifetime = replace(lifetime, recommendation=scored(search, lifetime.recommendation))
     decided = lifetime.recommendation if lifetime is not None and of_life else advice
     model, shape = decided.model, decided.architecture
     use = training_use(question, model, shape) if of_life else found.use

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -209,16 +209,13 @@ def built_choices(search: Search, rows: Choices, built: Sequence[Candidate], bas
         made[name] = billed(question, (found or as_built(law, costs, row, priced, limits)).model)
     if to_loss and rows.cheapest is not None:
         made["cheapest"] = min(built, key=lambda c: (c.usd_per_mtok, c.experts))
-    return Choices(**made)
+    return Choices(**dict(zip(made, with_scores(search, [*made.values()]), strict=True)))
 
 
-def scored(
-    search: Search, advice: Recommendation[Candidate], rivals: Choices
-) -> tuple[Recommendation[Candidate], Choices]:
-    """The recommendation and its rivals with their benchmark scores, where the law tells them."""
-    named = {f.name: model for f in fields(rivals) if (model := getattr(rivals, f.name)) is not None}
-    own, *others = with_scores(search, [advice.model, *named.values()])
-    return replace(advice, model=own), replace(rivals, **dict(zip(named, others, strict=True)))
+def scored(search: Search, advice: Recommendation[Model]) -> Recommendation[Model]:
+    """The recommendation with the benchmark scores of its model, where the law tells them."""
+    (model,) = with_scores(search, [advice.model])
+    return replace(advice, model=model)
 
 
 def with_scores(search: Search, models: Sequence[Model]) -> list[Model]:
