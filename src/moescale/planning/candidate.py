@@ -94,7 +94,6 @@ class Trained(WholeRecord):
     size_ratio_to_base: float | None = None
     active_ratio_to_base: float | None = None
     cost_ratio: float | None = None
-    lifetime_usd: float | None = None  # serving the lifetime tokens
     training_flops: float = math.nan  # that its tokens take, 6 n_params_active tokens where not stated
     training_usd: float | None = None
     serving_usd: float | None = None
@@ -197,9 +196,7 @@ def part_of(every: Arrays, index: slice | NDArray[np.intp] | tuple[NDArray[np.in
     return type(every)(**{f.name: getattr(every, f.name)[index] for f in fields(every)})
 
 
-def trained_models(
-    models: Allocation, costs: Costs, *, lifetime_tokens: float | None = None, served: Serving | None = None
-) -> list[Trained]:
+def trained_models(models: Allocation, costs: Costs, served: Serving | None = None) -> list[Trained]:
     """Records of models (m,) of known size, those that can be served as Candidate; `served` if they are priced already."""
     n, e = models.n_params, models.experts
     served = served or costs.serving(n, e)
@@ -216,17 +213,14 @@ def trained_models(
         figures |= {name: float(values[i]) for name, values in of_servers.items()}
         figures |= {"gpus": int(served.gpus[i]), "prefill_gpus": int(served.prefill_gpus[i]) or None}
         figures["attention_dp"] = groups if (groups := int(served.attention_dp[i])) > 1 else None
-        figures["lifetime_usd"] = None if lifetime_tokens is None else usd * lifetime_tokens / 1e6
         records.append(Candidate(**figures))
     return records
 
 
-def candidates(
-    models: Allocation, costs: Costs, unreachable: Sequence[str], *, lifetime_tokens: float | None = None
-) -> list[Row]:
+def candidates(models: Allocation, costs: Costs, unreachable: Sequence[str]) -> list[Row]:
     """Records of an allocation (m,); `unreachable` (m,) says why an entry is NaN."""
     sized = replace(models, n_params=np.where(np.isfinite(models.n_params), models.n_params, KNOWN_SIZE))
-    rows: list[Row] = [*trained_models(sized, costs, lifetime_tokens=lifetime_tokens)]
+    rows: list[Row] = [*trained_models(sized, costs)]
     for i in np.flatnonzero(~np.isfinite(models.n_params)).tolist():
         rows[i] = Unreachable(experts=rows[i].experts, infeasible=unreachable[i])
     return rows

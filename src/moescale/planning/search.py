@@ -46,7 +46,6 @@ from moescale.roots import bracket
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
-from moescale.serving.steady_state import Serving
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
 
@@ -85,17 +84,17 @@ class Search:
         law, question, notes = prepare(law, question)
         costs = costs_of(law, question, deployment, latency)
         _check_reach(law, question)
-        experts, tokens = np.array(question.experts), question.lifetime_tokens
+        experts = np.array(question.experts)
         best = loss_optimal(law, question.budget, experts)
         least = max(USUAL[0], SMALLEST_SAMPLED * float(np.nanmin(best.n_params)))
         least = 10.0 ** (math.floor(2.0 * math.log10(least)) / 2.0)  # so that questions of like budgets share samples
         ends, sizes = (min(least, 0.1 * USUAL[1]), USUAL[1]), CURVE_SIZES // 4 if coarse else CURVE_SIZES
         sampled = sampled_costs(costs, experts, ends, sizes)
-        optima = tuple(trained_models(best, costs, lifetime_tokens=tokens))
+        optima = tuple(trained_models(best, costs))
         if question.base is None:
             found = base_optimum(law, question, best)
             same = (c for c in optima if (c.experts, c.n_params) == (question.match_experts, found.n_params[0]))
-            base = next(same, None) or trained_models(found, costs, lifetime_tokens=tokens)[0]
+            base = next(same, None) or trained_models(found, costs)[0]
         else:
             base = known_model(law, question.base, costs)
         stated = None if question.base is None else question.base.inputs(law.form)
@@ -302,7 +301,7 @@ class Search:
             flops = float(training_flops(law.family, n, sized.tokens, e)[0])
             flops *= self.question.affordable(costs.shape, flops, float(sized.tokens[0]))
             sized = at_size(law, replace(budget, flops=flops, by_experts=()), n, e)
-        (row,) = self._models(sized, costs)
+        (row,) = trained_models(sized, costs)
         return row if isinstance(row, Candidate) else None
 
     def judged_shapes(self, shapes: Sequence[Buildable], experts: float) -> tuple[FloatArray, FloatArray | None]:
@@ -342,7 +341,7 @@ class Search:
         over = np.arange(models.loss.size) % s < FRONTIER_SIZES  # over-trained, up to the optimum
         at = np.flatnonzero(over & self.law.allows(models.experts) & np.isfinite(served.usd_per_mtok))
         drawn = at[pareto(served.usd_per_mtok[at], models.loss[at])]
-        made = self._models(part_of(models, drawn), self.costs, part_of(served, drawn))
+        made = trained_models(part_of(models, drawn), self.costs, part_of(served, drawn))
         rows = self.recommendable([*made, *known])
         front = pareto(np.array([c.usd_per_mtok for c in rows]), np.array([c.loss for c in rows]))
         gone = {"intervals": None, "size_ratio_to_base": None, "active_ratio_to_base": None, "cost_ratio": None}
@@ -354,14 +353,11 @@ class Search:
         curves = (CostCurve(e, *(column[i] for column in columns)) for i, e in enumerate(self.question.experts))
         return frontier, tuple(curves)
 
-    def _models(self, found: Allocation, costs: Costs, served: Serving | None = None) -> list[Trained]:
-        return trained_models(found, costs, lifetime_tokens=self.question.lifetime_tokens, served=served)
-
     def _rows(self, sizes: FloatArray, reasons: str | Sequence[str] = "", draws: Draws | None = None) -> list[Row]:
         """Rows of sizes (m,), judged by the draws, or those of the base's loss; the reason, or reasons (m,), say why one is NaN."""
         found = at_size(self.law, self.question.budget, sizes, self.best.experts)
         every = [reasons] * sizes.size if isinstance(reasons, str) else reasons
-        rows = candidates(found, self.costs, every, lifetime_tokens=self.question.lifetime_tokens)
+        rows = candidates(found, self.costs, every)
         return self.judged(rows, draws or self.draws)
 
 
