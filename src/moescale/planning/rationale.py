@@ -102,17 +102,13 @@ def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> 
 
 def caveats(search: Search, model: Candidate, notes: Sequence[str]) -> tuple[str, ...]:
     """What could change the decision, the worst first: a server too slow to be used, `notes`, and how far the law reaches."""
-    law, training, left_out = search.law, search.question.training, ()
+    law, left_out = search.law, ()
     if excluded := [e for e in search.question.experts if not law.allows(e)]:
         listed = ", ".join(f"{e:g}" for e in excluded)
         reached = ", ".join(f"{float(expansion(law.family, e)):.3g}" for e in excluded)
         left_out = (f"Excluded: {listed} experts (X = {reached}). {law.name} {fitted_up_to(law)}.",)
-    priced: list[str] = []
-    if isinstance(model, Life) and training is not None and training.rate is None:
-        mfu = f"Training is priced at MFU {training.mfu:g}{' assumed,' if training.timed else ''}"
-        priced = [f"{mfu} for every size and expert count; MoE runs often reach a lower MFU (--mfu)."]
     slow = slow_for_use(search.costs.deployment, model.ttft_s, model.tpot_s)
-    return (*slow, *notes, *left_out, *priced, *_extrapolated(search, model), *_conditions(search))
+    return (*slow, *notes, *left_out, *_extrapolated(search, model), *_conditions(search))
 
 
 def lifetime_why(model: Life, rule: str, hours: str) -> str:
