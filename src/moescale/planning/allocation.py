@@ -108,8 +108,8 @@ def slopes_at(
 
 
 def _tokens(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray) -> FloatArray:
-    tokens = tokens_within(law.family, budget.flops_at(experts), n_params, experts)
-    return tokens if budget.max_tokens is None else np.minimum(tokens, budget.max_tokens)
+    free = tokens_within(law.family, budget.flops_at(experts), n_params, experts)
+    return np.minimum(free, budget.max_tokens or np.inf)
 
 
 def theta_or_own(law: Law, theta: FloatArray | None) -> FloatArray:
@@ -131,12 +131,9 @@ def _ln_loss(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray
 def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
     """d ln L / d ln N along the budget."""
     n = np.exp(ln_n)
-    tokens = tokens_within(law.family, budget.flops_at(experts), n, experts)
-    fall = elasticity(law.family, n, n_active(law.family, n, experts))  # of ln D
-    if budget.max_tokens is not None:
-        fall = np.where(tokens > budget.max_tokens, 0.0, fall)
-        tokens = np.minimum(tokens, budget.max_tokens)
-    in_n, in_d = slopes_at(law, budget.extra, theta, n, tokens, experts)
+    free, most = tokens_within(law.family, budget.flops_at(experts), n, experts), budget.max_tokens or np.inf
+    fall = np.where(free > most, 0.0, elasticity(law.family, n, n_active(law.family, n, experts)))  # of ln D
+    in_n, in_d = slopes_at(law, budget.extra, theta, n, np.minimum(free, most), experts)
     return in_n - in_d * fall
 
 
@@ -152,14 +149,14 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
     flat = _ln_loss(law, budget, np.tile(sizes, e.size), np.repeat(e, sizes.size), use)
     best = np.argmin(flat.reshape(*use.shape[:-1], e.size, sizes.size), axis=-1)
     if not several and np.any((best == 0) | (best == sizes.size - 1)):
-        scarce = budget.max_tokens is not None and budget.max_tokens < SIZES[0]
-        raise InfeasibleError(
-            f"{law.name} has no loss-optimal size between {SIZES[0]:.0e} and {SIZES[-1]:.0e} parameters "
-            f"at {budget.flops:.3g} FLOPs{f' and {budget.max_tokens:g} tokens' if scarce else ''}",
-            next_step=f"allow more than {budget.max_tokens:g} training tokens (300B, 2T)"
-            if scarce
-            else "give a budget closer to the fitted range, or another law",
-        )
+        what = f"{law.name} has no loss-optimal size between {SIZES[0]:.0e} and {SIZES[-1]:.0e} parameters at"
+        if budget.max_tokens is not None and budget.max_tokens < SIZES[0]:
+            raise InfeasibleError(
+                f"{what} {budget.flops:.3g} FLOPs and {budget.max_tokens:g} tokens",
+                next_step=f"allow more than {budget.max_tokens:g} training tokens (300B, 2T)",
+            )
+        next_step = "give a budget closer to the fitted range, or another law"
+        raise InfeasibleError(f"{what} {budget.flops:.3g} FLOPs", next_step=next_step)
 
     def slope(at: FloatArray, rows: NDArray[np.intp] | EllipsisType) -> FloatArray:
         return _slope_on_budget(law, budget, at, e, use[rows] if several else use)

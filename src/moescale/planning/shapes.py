@@ -46,8 +46,7 @@ def prices(choices: Sequence[ShapeChoice]) -> list[float]:
 
 def choice_in_shape(shape: str, search: Search) -> tuple[ShapeChoice, Question] | None:
     """The best model of a search in one shape, as built: the cheapest at the goal and not of least regret, and the question with what days and dollars buy it; None where none is served."""
-    question = replace(search.question, explained=False)
-    search = replace(search, question=question)
+    question = search.question
     with suppress(MoescaleError):
         if question.of_life:
             life = best_life(search)
