@@ -194,7 +194,14 @@ def make_plan(
     if base.usd_per_mtok is not None and question.explained:
         at_cost = search.within_cost(base.usd_per_mtok)
         at_cost = with_intervals(at_cost, draws and loss_limits(draws, sizes_of(at_cost)))
-    lifetime, no_life = _lifetime(search)
+    lifetime, no_life = None, None
+    if question.life is not None:
+        try:
+            lifetime = plan_lifetime(search)
+        except InfeasibleError as error:  # else the plan of the budget has an answer of its own
+            if (question.max_loss, question.max_total_usd) != (None, None):
+                raise
+            no_life = str(error)
     notes = _notes(search, no_life)
     rows = at_loss if question.max_loss is None and question.budget_goal == "serve" else search.answering()
     if lifetime is not None and not search.recommendable(rows):  # a life may train longer than the budget
@@ -287,18 +294,6 @@ def make_plan(
             shape.architecture(), laid_out(deployment, model.attention_dp), latency, apart=question.disaggregated
         ),
     )
-
-
-def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:
-    """The plan of a model's whole life, or why there is none where the plan of the budget has an answer of its own."""
-    if search.question.life is None:
-        return None, None
-    try:
-        return plan_lifetime(search), None
-    except InfeasibleError as error:
-        if search.question.max_loss is not None or search.question.max_total_usd is not None:
-            raise
-        return None, str(error)
 
 
 def _notes(search: Search, no_life: str | None) -> list[str]:
