@@ -85,19 +85,18 @@ def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> 
     """Between which expert counts the choice is open, and what separates them as built; None where it is made."""
     if not rivals:
         return None
-    every = sorted((model, *rivals), key=lambda c: c.experts)
-    first, last = every[0], every[-1]
+    first, *_, last = sorted((model, *rivals), key=lambda c: c.experts)
     usd = [
         f"{format_usd(c.total_usd)} in all" if isinstance(c, Life) else f"{format_usd(c.usd_per_mtok)}/Mtok"
         for c in (first, last)
     ]
-    text = (
-        f"undecided between {first.experts:g} and {last.experts:g} ({SETTLED:.0%} of draws): {usd[0]} "
-        f"against {usd[1]}, loss {first.loss:.4f} against {last.loss:.4f}"
-    )
     counts = search.best.experts
     most = float(counts[search.law.allows(counts)].max())
-    return f"{text}; {search.law.name} speaks no further" if last.experts == most else text
+    return (
+        f"undecided between {first.experts:g} and {last.experts:g} ({SETTLED:.0%} of draws): {usd[0]} "
+        f"against {usd[1]}, loss {first.loss:.4f} against {last.loss:.4f}"
+        f"{f'; {search.law.name} speaks no further' if last.experts == most else ''}"
+    )
 
 
 def caveats(search: Search, model: Candidate, notes: Sequence[str]) -> tuple[str, ...]:
