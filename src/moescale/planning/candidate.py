@@ -141,15 +141,12 @@ class CostCurve:
     tokens: FloatArray
     loss: FloatArray
     usd_per_mtok: FloatArray
-    gpus: FloatArray | None = None  # of the cheapest deployment; 0 where nothing serves
 
     def to_dict(self) -> dict[str, object]:
         """The served models as lists of one length, rounded to what a plot needs."""
-        served = np.isfinite(self.usd_per_mtok)
-        columns = {name: getattr(self, name)[served] for name in ("n_params", "tokens", "loss", "usd_per_mtok")}
-        rounded = {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}
-        gpus = {} if self.gpus is None else {"gpus": [int(x) for x in self.gpus[served]]}
-        return {"experts": whole(self.experts), **rounded, **gpus}
+        served, names = np.isfinite(self.usd_per_mtok), ("n_params", "tokens", "loss", "usd_per_mtok")
+        rounded = {name: [float(f"{x:.6g}") for x in getattr(self, name)[served]] for name in names}
+        return {"experts": whole(self.experts), **rounded}
 
 
 @dataclass(frozen=True, slots=True)

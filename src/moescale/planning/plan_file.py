@@ -30,7 +30,7 @@ BOUNDS = {  # places of a record that are fields of a plan
 }
 MAY_BE_ZERO = ("probability_at_least_base", "probability", "expected", "worst", "regret", "weight")
 SHARES = ("mfu", "probability_at_least_base", "probability", "weight", "confidence", "usual_confidence")
-COLUMNS = ("n_params", "tokens", "loss", "usd_per_mtok", "gpus")
+COLUMNS = ("n_params", "tokens", "loss", "usd_per_mtok")
 AGAIN = "write it again with `moescale plan --json`"
 
 

@@ -347,9 +347,8 @@ class Search:
         gone = {"intervals": None, "size_ratio_to_base": None, "active_ratio_to_base": None, "cost_ratio": None}
         optima = {c.experts: c.n_params for c in self.optima}
         frontier = [replace(rows[i], size_ratio=rows[i].n_params / optima[rows[i].experts], **gone) for i in front]
-        is_served = np.isfinite(served.usd_per_mtok)
-        usd, gpus = np.where(is_served, served.usd_per_mtok, np.nan), np.where(is_served, served.gpus, 0.0)
-        columns = [v.reshape(shape) for v in (models.n_params, models.tokens, models.loss, usd, gpus)]
+        usd = np.where(np.isfinite(served.usd_per_mtok), served.usd_per_mtok, np.nan)
+        columns = [v.reshape(shape) for v in (models.n_params, models.tokens, models.loss, usd)]
         curves = (CostCurve(e, *(column[i] for column in columns)) for i, e in enumerate(self.question.experts))
         return frontier, tuple(curves)
 
