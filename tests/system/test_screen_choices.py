@@ -129,6 +129,7 @@ def test_open_choices_are_as_built_and_the_recommended_has_the_least_regret() ->
     assert 0.5 < best["likeliest"] < 0.8  # more likely than not, which no sweep needs to make it
     assert not re.search(r"^Next +moescale design", run(*MIXTRAL, "--budget", "1e23", *FAST).out, re.M)
     assert all(best["regret"]["expected"] <= rival["regret"]["expected"] for rival in best["rivals"])
+    assert best["compute_ratio"] > 1.0
 
 
 @pytest.mark.fuzz

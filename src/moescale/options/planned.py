@@ -62,7 +62,7 @@ class PlanRequest:
 
     Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
     may be `slower`; else it is refused with that TPOT. `beside_default` adds what the default law would choose; without
-    `explained` what a first screen does not show is left out: the models at the baseline's cost.
+    `explained` what a first screen does not show is left out: what published laws say, and the baseline's compute.
     """
 
     bounds: BoundOptions

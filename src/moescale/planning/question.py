@@ -107,7 +107,7 @@ class Question:
     target: str | None = None  # task and score that the base stands for, such as hellaswag=0.75
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     against_stated: bool = False  # else they are the published ones nearest to its FLOPs
-    explained: bool = True  # whether what no first screen shows is asked: the models at the baseline's cost
+    explained: bool = True  # whether what no first screen shows is asked: the models at the baseline's cost, and its compute
     max_loss: Annotated[float | None, bounds.LOSS] = None
     max_usd_per_mtok: Annotated[float | None, bounds.USD_PER_MTOK] = None
     lifetime_tokens: Annotated[float | None, bounds.TOKENS] = None

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from moescale.errors import MoescaleError
 from moescale.io.records import record
 from moescale.models.coordinates import expansion
 from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
+from moescale.planning.allocation import loss_optimal
 from moescale.planning.candidate import Candidate, Life, Trained
 from moescale.planning.known import varied_expansion
 from moescale.planning.search import Search, fitted_up_to
@@ -27,6 +29,8 @@ SETTLED = 0.8  # of the draws lie between the expert counts that are called unde
 DECIDES = 0.5  # share of draws, or certainty, from which one expert count is more likely the cheapest than not
 MOST_SWEEP = 0.1  # of a plan's FLOPs, of a sweep that is offered for it: our own; a larger one costs what it informs
 TINY = 1e-9
+MOST_COMPUTE, NEAR_COMPUTE, MOST_STEPS = 1e3, 1e-3, 12  # times a budget, either way; of its logarithm; steps
+FLAT = 1.001  # of a loss: as good
 
 Model = TypeVar("Model", bound=Candidate)
 
@@ -43,6 +47,7 @@ class Recommendation(Generic[Model]):
     expansion: float | None = None  # FFN weights of all experts over those that a token meets
     undecided: str | None = None  # between which expert counts, and what separates them
     likeliest: float | None = None  # share of the draws under which its expert count is the cheapest, or as cheap
+    compute_ratio: float | None = None  # FLOPs with which the baseline's expert count reaches this loss, over its own
     rivals: tuple[Model, ...] = ()  # the models of the other expert counts that are open, as built
     # How many times each input is the largest, or below 1 the smallest, that the law was fitted to; only those beyond.
     over_fitted: Mapping[str, float] | None = None
@@ -65,6 +70,38 @@ def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
         f"{rule[0].upper()}{rule[1:]}: {plural(model.experts, 'expert')}, {sizes} (N = {format_count(model.n_params)}, {share:.0%} of the loss-optimal N "
         f"at this expert count), {format_count(model.tokens)} tokens, loss {model.loss:.4f}. Serving costs {served}."
     )
+
+
+def compute_ratio(search: Search, model: Candidate) -> float | None:
+    """How many times the baseline's training FLOPs loss-optimal models of its expert count need for a model's loss.
+
+    None beyond MOST_COMPUTE times the budget, or where more of it lowers the loss no further.
+    """
+    law, budget, experts = search.law, search.question.base_budget, search.base_model.experts
+    own = float(np.max(budget.flops_at(experts)))
+
+    def above(ln_times: float, loss: float) -> float:
+        found = loss_optimal(law, replace(budget, flops=own * math.exp(ln_times), by_experts=()), experts)
+        return math.log(float(found.loss[0]) / loss)
+
+    def needed(loss: float) -> float:  # the secant method: the logarithm of a loss is smooth in that of FLOPs
+        last, missed = 0.0, above(0.0, loss)
+        at = math.copysign(0.5, missed)
+        missing = above(at, loss)
+        for _ in range(MOST_STEPS):
+            if missing == missed or abs(at) > math.log(MOST_COMPUTE):
+                break
+            last, at, missed = at, at - missing * (at - last) / (missing - missed), missing
+            if abs(at - last) < NEAR_COMPUTE:
+                return at
+            missing = above(at, loss)
+        return math.inf
+
+    try:
+        ln_times = needed(model.loss) - (0.0 if search.question.base is None else needed(search.base.loss))
+    except MoescaleError:  # so many FLOPs have no optimum
+        return None
+    return math.exp(ln_times) if math.isfinite(ln_times) else None
 
 
 def open_counts(search: Search, shares: FloatArray, chosen: Model, rows: Sequence[Model]) -> list[Model]:

@@ -16,7 +16,7 @@ from moescale.planning.as_built import EQUAL, Bounds, Built, Priced, as_built, b
 from moescale.planning.candidate import Candidate, Row, Trained
 from moescale.planning.decision import Choices
 from moescale.planning.question import Question, only_experts
-from moescale.planning.rationale import Recommendation, caveats, open_counts, over_fitted, undecided, why
+from moescale.planning.rationale import Recommendation, caveats, compute_ratio, open_counts, over_fitted, undecided, why
 from moescale.planning.scores import scores_of
 from moescale.planning.search import Search, either, size_bounds
 from moescale.planning.training_use import TrainingUse, training_use, training_words
@@ -122,6 +122,7 @@ def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> A
         expansion=float(expansion(search.law.family, model.experts)),
         undecided=undecided(search, model, rivals),
         likeliest=None if shares is None else float(shares.max()),
+        compute_ratio=compute_ratio(search, model) if question.explained else None,
         rivals=tuple(rivals),
         over_fitted=over_fitted(search, model),
     )

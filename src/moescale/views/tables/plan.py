@@ -101,6 +101,10 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
             unused += f". At the baseline's serving cost the loss is {plan.choices.quality.loss:.4f} (quality, below)"
         facts.append(("unused", unused))
     facts.append(("loss", _loss_text(plan)))
+    if (times := plan.decision.compute_ratio) is not None and not plan.is_baseline:
+        like = "dense models" if plan.base_experts == 1 else f"{plan.base_experts:.0f}-expert models"
+        times = float(f"{times:.2g}")
+        facts.append(("compute", f"loss-optimal {like} need {times:g} times the baseline's FLOPs for this loss"))
     if model.regret is not None and plan.objective not in ("loss", "quality"):
         facts.append(("regret", _regret_text(plan, model.regret)))
     if model.scores and not scores_text(plan):
