@@ -18,7 +18,7 @@ import numpy as np
 
 from moescale.bounds import POSITIVE, Bound, check_bounds
 from moescale.models.family import elasticity, n_active, tokens_within, training_flops
-from moescale.planning.allocation import CostOf, check_trade_off, inputs_at, slopes_at, theta_or_own
+from moescale.planning.allocation import Allocation, CostOf, check_trade_off, inputs_at, slopes_at, theta_or_own
 from moescale.roots import bracket
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
@@ -57,13 +57,9 @@ class Lifetime:
 
 
 @dataclass(frozen=True, slots=True)
-class LifetimeCost:
+class LifetimeCost(Allocation):
     """Models and the dollars of their lives, all of shape (m,) or (k, m); NaN (dollars: infinity) where there is none."""
 
-    experts: FloatArray
-    n_params: FloatArray
-    tokens: FloatArray
-    loss: FloatArray
     training_flops: FloatArray
     training_usd: FloatArray
     serving_usd: FloatArray
@@ -75,13 +71,9 @@ class LifetimeCost:
 
 
 @dataclass(frozen=True, slots=True)
-class LifetimeFlops:
+class LifetimeFlops(Allocation):
     """Models and the FLOPs of their lives, all of shape (m,) or (k, m); NaN where there is none."""
 
-    experts: FloatArray
-    n_params: FloatArray
-    tokens: FloatArray
-    loss: FloatArray
     training_flops: FloatArray
     inference_flops: FloatArray
 
@@ -102,16 +94,10 @@ def break_even_tokens(
 
 
 def lowest_loss(
-    law: Law,
-    experts: Real,
-    *,
-    max_tokens: float | None = None,
-    extra: Mapping[str, float] | None = None,
-    theta: FloatArray | None = None,
+    law: Law, experts: FloatArray, *, max_tokens: float | None = None, extra: Mapping[str, float] | None = None
 ) -> FloatArray:
-    """The lowest loss of each expert count at any size from 1e6 to 1e15 and any tokens up to `max_tokens`, (m,) or (k, m)."""
-    e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
-    return np.exp(np.min(_ln_loss_on_grid(law, use, e, math.log(max_tokens or MOST_TOKENS), extra or {}), axis=0))
+    """The lowest loss of each expert count (m,) at any size from 1e6 to 1e15 and any tokens up to `max_tokens`, (m,)."""
+    return np.exp(_ln_loss_on_grid(law, law.theta, experts, math.log(max_tokens or MOST_TOKENS), extra or {}).min(axis=0))
 
 
 def tokens_at_loss(
@@ -185,13 +171,10 @@ def cheapest_at_loss(
         goal = loss if loss_at is None else loss_at(n_params)
         return tokens_at_loss(law, n_params, e, goal, max_tokens=life.max_tokens, extra=life.extra, theta=theta)
 
-    def dollars(n_params: FloatArray) -> FloatArray:
-        d = tokens(n_params)
-        spent = training_flops(law.family, n_params, d, e) * life.flop_price(e)
-        return np.where(np.isnan(d), np.inf, spent) + _serving(life, cost_of, n_params, e)
+    def lives(n_params: FloatArray) -> LifetimeCost:
+        return life_costs(law, life, cost_of, n_params, tokens(n_params), e, theta=theta)
 
-    n = _least(dollars, low, high)
-    return life_costs(law, life, cost_of, n, tokens(n), e, theta=theta)
+    return lives(_least(lambda n_params: lives(n_params).total_usd, low, high))
 
 
 def best_within_total(
@@ -211,15 +194,14 @@ def best_within_total(
         tokens = tokens if life.max_tokens is None else np.minimum(tokens, life.max_tokens)
         return np.where(left > 0, np.maximum(tokens, 1.0), np.nan)
 
-    def loss(n_params: FloatArray) -> FloatArray:
-        tokens = payable(n_params)
-        x = inputs_at(law, life.extra, n_params, np.log(np.where(np.isnan(tokens), 1.0, tokens)), e)
-        with np.errstate(over="ignore"):
-            return np.where(np.isnan(tokens), np.inf, np.exp(law.form.log_loss(use, x)))
+    def lives(n_params: FloatArray) -> LifetimeCost:
+        return life_costs(law, life, cost_of, n_params, payable(n_params), e, theta=theta)
 
-    shape = (*use.shape[:-1], e.size)
-    n = _least(loss, np.full(shape, math.log(SIZES[0])), np.full(shape, math.log(SIZES[-1])))
-    return life_costs(law, life, cost_of, n, payable(n), e, theta=theta)
+    def loss(n_params: FloatArray) -> FloatArray:
+        return np.nan_to_num(lives(n_params).loss, nan=np.inf)
+
+    ends = (np.full((*use.shape[:-1], e.size), math.log(SIZES[at])) for at in (0, -1))
+    return lives(_least(loss, *ends))
 
 
 def flops_optimal(
@@ -300,11 +282,10 @@ def _ln_loss_on_grid(
     law: Law, theta: FloatArray, experts: FloatArray, ln_tokens: float, extra: Mapping[str, float]
 ) -> FloatArray:
     """ln L at every grid size with so many tokens, (sizes, ..., m)."""
-    m, sizes = experts.size, SIZES.size
-    x = inputs_at(law, extra, np.tile(SIZES, m), np.full(m * sizes, ln_tokens), np.repeat(experts, sizes))
+    n = np.tile(SIZES.reshape(-1, *(1 for _ in theta.shape)), experts.size)
+    x = inputs_at(law, extra, n, np.full(n.shape, ln_tokens), experts)
     with np.errstate(over="ignore"):
-        flat = law.form.log_loss(theta, x)
-    return np.moveaxis(flat.reshape(*theta.shape[:-1], m, sizes), -1, 0)
+        return law.form.log_loss(theta, x)
 
 
 def _sizes_that_reach(
