@@ -503,7 +503,7 @@ def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, 
     assert use.flops_used == model.training_flops
     assert use.budget_share == pytest.approx(use.flops_used / plan.budget_flops)
     assert use.tokens_per_active_param == pytest.approx(known(model.tokens) / known(model.n_params_active))
-    assert use.gpu_days == pytest.approx(TRAINING.gpu_hours(use.flops_used) / 24)
+    assert use.gpu_days == pytest.approx(TRAINING.usd_per_flop * use.flops_used / TRAINING.usd_per_gpu_hour / 24)
     assert use.usd == pytest.approx(TRAINING.usd_per_flop * use.flops_used)
     text = plan.recommendation.why
     if use.budget_share < 0.985:

@@ -74,7 +74,7 @@ def test_scaling_is_the_loss_optimal_model_of_each_budget() -> None:
 @given(hours=st.floats(1.0, 1e9), mfu=st.floats(0.01, 1.0))
 def test_gpu_hours_buy_the_flops_that_take_so_many_hours(hours: float, mfu: float) -> None:
     price = TrainingPrice(gpu=GPU, usd_per_gpu_hour=1.0, mfu=mfu)
-    assert math.isclose(price.gpu_hours(price.flops_bought(hours / 24.0, 1.0, None)), hours, rel_tol=1e-12)
+    assert math.isclose(price.usd_per_flop * price.flops_bought(hours / 24.0, 1.0, None), hours, rel_tol=1e-12)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from moescale.planning.candidate import Life
 from moescale.planning.plan import make_plan
 from moescale.planning.plan_file import parse_plan
 from moescale.planning.question import Question
-from moescale.planning.training_price import TrainingPrice, training_rate
+from moescale.planning.training_price import TrainingPrice, by_parts
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
 from moescale.training.choice import NEAR, Launch, choose
@@ -200,19 +200,17 @@ def test_the_stated_error_is_that_of_the_held_out_runs() -> None:
 
 
 def test_training_with_more_experts_reaches_less_of_peak_on_as_many_gpus_as_hold_them() -> None:
-    rate = training_rate(find_law("yun2024-recovered"), Budget(5.15e21), (1, 8, 64), H100, gpus=64)
+    law, timed = find_law("yun2024-recovered"), TrainingPrice(gpu=H100, usd_per_gpu_hour=2.0, mfu=0.4, timed=True)
+    rate = by_parts(timed, law, Budget(5.15e21), (1, 8, 64), gpus=64).rate
     assert rate.experts == (1.0, 8.0, 64.0)
-    assert rate.gpus == (64, 64, 64)
     assert 0.1 < rate.mfu[2] < rate.mfu[1] < 0.6
     assert rate.at(np.array(rate.experts)).tolist() == pytest.approx(rate.mfu)
     assert rate.mfu[2] < float(rate.at(20.0)) < rate.mfu[1]
     assert float(rate.at(1000.0)) == rate.mfu[2]
-    assert [error.kind for error in rate.errors] == ["dense", "moe", "moe"]
-    law = find_law("yun2024-recovered")
-    rate = training_rate(law, Budget(5.15e21), (1, 64), H100, gpus=8)
-    assert rate.gpus[0] == 8
-    assert rate.gpus[1] > 8
-    assert training_rate(law, Budget(1e32), (64,), H100) is None
+    few = by_parts(timed, law, Budget(5.15e21), (1, 64), gpus=8).rate
+    assert few.experts == (1.0, 64.0)  # which 8 GPUs do not hold
+    assert few.mfu[0] != rate.mfu[0]
+    assert by_parts(timed, law, Budget(1e32), (64,)) is timed
 
 
 @pytest.mark.system
@@ -220,9 +218,8 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     law, budget = find_law("yun2024-recovered"), Budget(5.15e21)
     gpu, experts = find_gpu("a100-sxm-40gb"), (1.0, 4.0, 16.0, 64.0)
     deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)
-    rate = training_rate(law, budget, experts, gpu, gpus=64)
-    assert rate is not None
-    price = TrainingPrice(gpu=gpu, usd_per_gpu_hour=2.0, mfu=0.4, rate=rate, timed=True)
+    price = by_parts(TrainingPrice(gpu=gpu, usd_per_gpu_hour=2.0, mfu=0.4, timed=True), law, budget, experts, gpus=64)
+    assert price.rate is not None
     asked = {"budget": budget, "experts": experts, "training": price, "train_gpus": 64.0, "draws": 0}
     question = Question(**asked, lifetime_tokens=1e12, objective="serve")  # pyright: ignore[reportArgumentType]
     plan = make_plan(law, question, deployment, Roofline(gpu))
@@ -239,7 +236,7 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     assert f"at MFU {bill.mfu:.2f} predicted (published MoE runs spread" in plan.recommendation.why
     for life in plan.lifetime.plans:
         if isinstance(life, Life):
-            hours = life.training_flops / (gpu.bf16_flops_per_s * float(rate.at(life.experts))) / 3600
+            hours = life.training_flops / (gpu.bf16_flops_per_s * float(price.rate.at(life.experts))) / 3600
             assert life.training_usd == pytest.approx(2.0 * hours)
     record = json.loads(json.dumps(plan.to_dict()))
     assert parse_plan(record, where="plan").training == use

@@ -16,7 +16,6 @@ from moescale.models.recipe import most_trained_tokens
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Budget
 from moescale.planning.as_built import Built, stacked
-from moescale.planning.built_lives import BuiltLives
 from moescale.planning.candidate import Candidate, Life
 from moescale.planning.life_search import LifeSearch
 from moescale.planning.question import Question
@@ -87,15 +86,14 @@ def _order(best: Advice, search: Search) -> tuple[bool, float]:
 def best_life(search: Search) -> Built[Life] | None:
     """The best life of the question that the stated training GPUs hold, as built; None where there is none."""
     with suppress(InfeasibleError):
-        wanted = LifeSearch.of(search)
-        rows = wanted.rows()
-        lives, built = BuiltLives(wanted), list[Built[Life]]()
-        for row in lives.near(rows, wanted.choose(rows)[0]):  # rounding moves dollars by more than the best two differ
+        lives, built = LifeSearch.of(search), list[Built[Life]]()
+        rows = lives.rows()
+        for row in lives.near(rows, lives.choose(rows)[0]):  # rounding moves dollars by more than the best two differ
             with suppress(InfeasibleError):
                 built.append(lives.built(row))
             if len(built) == MOST_LIVES:
                 break
-        return min(built, key=lambda each: (bool(each.notes), wanted.rank(each.model)), default=None)
+        return min(built, key=lambda each: (bool(each.notes), lives.rank(each.model)), default=None)
     return None
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from moescale.errors import InfeasibleError
 from moescale.io.records import Record
-from moescale.planning.built_lives import BuiltLives
-from moescale.planning.candidate import Life, Unreachable, with_intervals
+from moescale.models.architecture import Architecture
+from moescale.planning.as_built import Built
+from moescale.planning.candidate import Life, Regret, Unreachable, with_intervals
+from moescale.planning.choice import loss_goal
+from moescale.planning.decision import each_law
+from moescale.planning.draws import UNLIKELY
 from moescale.planning.intervals import lifetime_limits
+from moescale.planning.known import training_usd
 from moescale.planning.life_search import LifeSearch
 from moescale.planning.rationale import (
     Recommendation,
@@ -20,8 +28,14 @@ from moescale.planning.rationale import (
     slow,
     undecided,
 )
-from moescale.planning.search import Search
-from moescale.units import format_count
+from moescale.planning.search import Search, largest_size
+from moescale.planning.total_cost import LifetimeCost, flops_optimal, tokens_at_loss
+from moescale.typing import FloatArray
+from moescale.units import format_count, format_usd
+
+MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
+REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
+ROUNDED_UP = 1.005  # of dollars of three digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,39 +67,40 @@ def plan_lifetime(search: Search) -> LifetimePlan:
 
     Raises InfeasibleError where no expert count that the law may speak of meets the bounds or can be served, and says why.
     """
-    wanted, question, training = LifeSearch.of(search), search.question, search.question.training
+    lives, question, training = LifeSearch.of(search), search.question, search.question.training
     assert training is not None
-    within = question.total_limit is not None
-    lives, rows, drawn = BuiltLives(wanted), wanted.rows(), wanted.under_draws()
+    rows, drawn, within = lives.rows(), _under_draws(lives), lives.by_loss
     rows = rows if drawn is None else with_intervals(rows, lifetime_limits(drawn))
-    rule = wanted.choose(rows)[1]
+    rule = lives.choose(rows)[1]
     # Rounding moves the dollars of a life by more than the best of several expert counts differ.
     every, left_out = lives.every_built(rows)
-    built = min(every, key=lambda each: (bool(each.notes), wanted.rank(each.model)))
+    built, model = every[0], every[0].model
     if not within:
-        wanted.check_total(built.model)
-    own = (row for row in rows if isinstance(row, Life) and row.experts == question.match_experts)
-    base, model = None if within else wanted.least_training(), built.model
-    if within:
+        _check_total(lives, model)
+        base = _least_training(lives)
+    else:
+        base = None
+        own = (row for row in rows if isinstance(row, Life) and row.experts == question.match_experts)
         with suppress(InfeasibleError):  # the stated GPUs do not hold it
             if (base_built := next((lives.built(row) for row in own), None)) is not None:
                 base = base_built.model
-                model = replace(model, probability_at_least_base=wanted.at_most_as_lossy(built, base_built))
-    model = replace(model, regret=wanted.regret(model, base, built.shape.architecture()))
+                model = replace(model, probability_at_least_base=_at_most_as_lossy(lives, built, base_built))
+    shape = built.shape.architecture()
+    model = replace(model, regret=_regret(lives, model, base, shape))
     # Of dollars in all, the baseline is what these buy, and not what they would train alone.
     compared = replace(search, base=base) if within and base else search
-    others = [each.model for each in every if each is not built and not each.notes]
-    rivals = [] if drawn is None else open_counts(search, wanted.best_counts(drawn), model, others)
+    others = [each.model for each in every[1:] if not each.notes]
+    rivals = [] if drawn is None else open_counts(search, _best_counts(lives, drawn), model, others)
     in_shape = {each.model.experts: each.model for each in every}
     compared_rows = [in_shape.get(row.experts, row) for row in rows]
-    bill = lives.bill(built.model, built.shape.architecture())
+    bill = lives.bill(model, shape)
     hours = 24.0 * bill.gpu_days
     return LifetimePlan(
-        lifetime_tokens=wanted.life.served_tokens,
+        lifetime_tokens=lives.life.served_tokens,
         train_gpu=training.gpu.name,
         mfu=bill.mfu,
         train_usd_per_gpu_hour=training.usd_per_gpu_hour,
-        target_loss=None if within else wanted.target,
+        target_loss=None if within else lives.target,
         max_total_usd=question.max_total_usd,
         training_flops=model.training_flops,
         training_gpu_hours=hours,
@@ -105,3 +120,101 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             over_fitted=over_fitted(search, model),
         ),
     )
+
+
+def _has_draws(lives: LifeSearch) -> bool:
+    return bool(len(lives.search.law.draws)) and lives.search.question.draws != 0
+
+
+def _some_draws(lives: LifeSearch, most: int) -> tuple[FloatArray, FloatArray]:
+    """Coefficients of at most so many draws (k, p), evenly through all, and their goals (k,)."""
+    count = len(lives.draws.theta)
+    some = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+    return lives.draws.theta[some], lives.draws.goal[some]
+
+
+def _under_draws(lives: LifeSearch) -> LifetimeCost | None:
+    """The best life of each expert count under some of the draws (k, m); None without draws."""
+    if not _has_draws(lives):
+        return None
+    theta, goal = _some_draws(lives, MOST_DRAWS)
+    return lives.best(goal[:, None], sampled=True, theta=theta)
+
+
+def _best_counts(lives: LifeSearch, found: LifetimeCost) -> FloatArray:
+    """Share of the draws under which each expert count, of those allowed, has the best life, (m,)."""
+    value = found.loss if lives.by_loss else found.total_usd
+    value = np.where(np.isfinite(value) & lives.search.law.allows(lives.search.best.experts), value, np.inf)
+    known = np.isfinite(value).any(axis=1)
+    return np.bincount(value.argmin(axis=1)[known], minlength=value.shape[1]) / max(int(known.sum()), 1)
+
+
+def _own_losses(lives: LifeSearch, theta: FloatArray, model: Life, shape: Architecture) -> FloatArray:
+    """Losses of a built life under coefficients (k, p), (k, 1)."""
+    own = np.array([[model.n_params], [model.tokens], [model.experts]])
+    return np.exp(lives.ln_losses(theta, *own, shape=shape))
+
+
+def _at_most_as_lossy(lives: LifeSearch, *built: Built[Life]) -> float | None:
+    """The share of the draws under which a built life has at most the loss of another; None without draws."""
+    if not _has_draws(lives):
+        return None
+    theta = lives.search.law.draws
+    one, other = (_own_losses(lives, theta, each.model, each.shape.architecture()) for each in built)
+    return float(np.mean(one <= other))
+
+
+def _regret(lives: LifeSearch, model: Life, base: Life | None, shape: Architecture) -> Regret | None:
+    """What a life loses under each law's coefficients, as a share of the base's dollars, as in `draws`; of one law, under its draws."""
+    search, law = lives.search, lives.search.law
+    if not law.members or base is None:
+        return None
+    if several := len(law.members) > 1:
+        alone = each_law(search)
+        theta, goal, weights = alone.theta, alone.goal, alone.weights
+    else:
+        theta, goal = _some_draws(lives, REGRET_DRAWS)
+        weights = np.full(len(theta), 1.0 / len(theta))
+    goals = np.concatenate((_own_losses(lives, theta, model, shape), goal[:, None]))
+    found = lives.best(goals, sampled=True, theta=np.concatenate((theta, theta)))
+    least = np.where(law.allows(search.best.experts), found.total_usd, np.inf).min(axis=1)
+    worth, needed = np.minimum(least[: len(theta)], model.total_usd), least[len(theta) :]
+    missing = np.where(np.isfinite(needed), np.abs(worth - needed), 0.0)
+    lost = (model.total_usd - worth + missing) / base.total_usd
+    worst = lost.max() if several else np.quantile(lost, UNLIKELY, method="higher")
+    return Regret(expected=float(weights @ lost), worst=float(worst))
+
+
+def _least_training(lives: LifeSearch) -> Life | None:
+    """The base's model that reaches the loss with the least training; None where there is none to serve."""
+    search, question, life = lives.search, lives.search.question, lives.life
+    law, base, experts = search.law, search.base, question.match_experts
+    if (known := question.base) is not None:  # it is trained as it was
+        found = lives.priced(law, search.costs, base.n_params, base.tokens, base.experts)
+        if found is None:
+            return None
+        training = training_usd(question, known) or found.training_usd  # where stated GPUs do not hold it
+        own, served = base.usd_per_mtok, life.served_tokens
+        serving = found.serving_usd if own is None else own * served / 1e6
+        total = training + serving
+        return replace(found, loss=base.loss, training_usd=training, serving_usd=serving, total_usd=total)
+    least = flops_optimal(law, experts, lives.target, 0.0, max_tokens=life.max_tokens, extra=life.extra)
+    n, tokens, most = least.n_params, least.tokens, largest_size(law, question, experts)
+    if question.bounds_base and n[0] > most:  # a smaller one takes more tokens
+        n = np.array([most])
+        tokens = tokens_at_loss(law, n, least.experts, lives.target, max_tokens=life.max_tokens, extra=life.extra)
+    if not math.isfinite(n[0]) or not math.isfinite(tokens[0]):
+        return None
+    return lives.priced(law, search.costs, float(n[0]), float(tokens[0]), experts)
+
+
+def _check_total(lives: LifeSearch, model: Life) -> None:
+    """InfeasibleError for a life as built, the cheapest at its loss, that takes more dollars than the question allows."""
+    most, goal = lives.search.question.max_total_usd, loss_goal(lives.search.question)
+    if most is not None and model.total_usd > most:
+        raise InfeasibleError(
+            f"training to {goal} and {lives.served} cost about {format_usd(model.total_usd)}, more than {format_usd(most)}",
+            where="--max-total-usd",
+            nearest=format_usd(model.total_usd * ROUNDED_UP),
+            next_step="raise --max-total-usd, or relax --max-loss",
+        )

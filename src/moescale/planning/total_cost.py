@@ -97,7 +97,9 @@ def lowest_loss(
     law: Law, experts: FloatArray, *, max_tokens: float | None = None, extra: Mapping[str, float] | None = None
 ) -> FloatArray:
     """The lowest loss of each expert count (m,) at any size from 1e6 to 1e15 and any tokens up to `max_tokens`, (m,)."""
-    return np.exp(_ln_loss_on_grid(law, law.theta, experts, math.log(max_tokens or MOST_TOKENS), extra or {}).min(axis=0))
+    return np.exp(
+        _ln_loss_on_grid(law, law.theta, experts, math.log(max_tokens or MOST_TOKENS), extra or {}).min(axis=0)
+    )
 
 
 def tokens_at_loss(
@@ -126,7 +128,7 @@ def tokens_at_loss(
         floor, nearest = loss_at(np.full(n_params.shape, ENDLESS)), loss_at(x.ln_d)
         target = np.broadcast_to(np.asarray(loss, float), np.broadcast_shapes(nearest.shape, np.shape(loss)))
         low, high = np.zeros(target.shape), np.full(target.shape, ceiling)
-        at, found = 0.5 * (low + high), nearest > target
+        at, found = 0.5 * (low + high), ~(nearest <= target)
         value = loss_at(at)
         ln_excess = np.log((value - floor) / (target - floor))
         slope = law.form.slopes(use, replace(x, ln_d=at))[1] * value / (value - floor)

@@ -7,7 +7,8 @@ per cent over a factor of two) and quickly with the experts, whose exchange and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -20,7 +21,7 @@ from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
 from moescale.models.family import training_flops
 from moescale.models.rounding import buildable
-from moescale.planning.allocation import Budget, loss_optimal
+from moescale.planning.allocation import Allocation, Budget, loss_optimal
 from moescale.scaling_laws.law import Law
 from moescale.training.choice import Launch, choose_launch
 from moescale.training.parallelism import Memory
@@ -34,8 +35,6 @@ class TrainingRate:
 
     experts: tuple[float, ...]
     mfu: tuple[float, ...]
-    gpus: tuple[int, ...]  # that each was timed on
-    errors: tuple[StepError, ...]  # of published runs of each one's kind
 
     def at(self, experts: Real) -> FloatArray:
         """The MFU with so many experts: between those that were timed by ln E, beyond them as the nearest."""
@@ -81,7 +80,7 @@ class TrainingPrice:
 
     @property
     def usd_per_flop(self) -> float:
-        """Dollars for one model FLOP."""
+        """Dollars for one model FLOP at `mfu`."""
         return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu)
 
     def mfu_at(self, experts: Real) -> FloatArray:
@@ -91,10 +90,6 @@ class TrainingPrice:
     def usd_per_flop_at(self, experts: Real) -> FloatArray:
         """Dollars for one model FLOP of training models of so many experts."""
         return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu_at(experts))
-
-    def gpu_hours(self, flops: float, experts: float = 1.0) -> float:
-        """GPU hours for so many training FLOPs of a model of so many experts."""
-        return flops / (self.gpu.bf16_flops_per_s * float(self.mfu_at(experts))) / 3600.0
 
     def flops_bought(
         self, days: float | None, gpus: float | None, usd: float | None, most: float | None = None
@@ -111,11 +106,10 @@ class TrainingPrice:
         self, days: float | None, gpus: float | None, usd: float | None, most: float | None = None
     ) -> tuple[tuple[float, float], ...]:
         """The same at the MFU of each expert count that was timed, as `Budget` takes them; () where one MFU is for all."""
-        rate = self.rate
-        if rate is None or (days, usd) == (None, None):
+        if self.rate is None or (days, usd) == (None, None):
             return ()
-        each = [replace(self, mfu=mfu).flops_bought(days, gpus, usd, most) for mfu in rate.mfu]
-        return tuple(zip(rate.experts, each, strict=True))
+        each = [replace(self, mfu=mfu).flops_bought(days, gpus, usd, most) for mfu in self.rate.mfu]
+        return tuple(zip(self.rate.experts, each, strict=True))
 
     def bill(self, model: Architecture, flops: float, tokens: float, gpus: int | None = None) -> TrainingBill:
         """What a built model's run of so many FLOPs and tokens costs, on `gpus` GPUs or as many as it takes.
@@ -149,55 +143,6 @@ def default_mfu() -> float:
     return float(catalogue.read("training.toml")["mfu"]["default"]["mfu"])
 
 
-def training_rate(
-    law: Law,
-    budget: Budget,
-    experts: Sequence[float],
-    gpu: Gpu,
-    *,
-    gpus: int | None = None,
-    vocab_size: int | None = None,
-    launch: Launch = Launch(),  # noqa: B008  # frozen
-) -> TrainingRate | None:
-    """The MFU by parts of the loss-optimal models of a budget, for each expert count; None where no GPU count holds any.
-
-    `gpus` is how many they are trained on; where these do not hold a model, and without a number, as many as `choose` takes.
-    """
-    counts = np.unique(np.asarray(experts, float))
-    best = loss_optimal(law, budget, counts)
-    models = zip(counts.tolist(), best.n_params.tolist(), best.tokens.tolist(), strict=True)
-    return rate_of(law, models, gpu, gpus=gpus, vocab_size=vocab_size, launch=launch)
-
-
-def rate_of(
-    law: Law,
-    models: Iterable[tuple[float, float, float]],
-    gpu: Gpu,
-    *,
-    gpus: int | None,
-    vocab_size: int | None,
-    launch: Launch,
-) -> TrainingRate | None:
-    """The same of models by experts, of rising counts, size and tokens."""
-    found: list[tuple[float, float, int, StepError]] = []
-    for e, n, d in models:
-        if not math.isfinite(n) or e != round(e):
-            continue
-        model = buildable(law.family, n, e, vocab_size=vocab_size).architecture()
-        for tried in dict.fromkeys((gpus, None)):
-            try:
-                run = choose_launch(model, d, gpu, launch, gpus=tried)
-            except InfeasibleError:
-                continue
-            mfu = float(training_flops(law.family, n, d, e)) / (gpu.bf16_flops_per_s * run.gpu_days * 86400.0)
-            found.append((e, mfu, run.split.gpus, run.error))
-            break
-    if not found:
-        return None
-    rows, mfus, gpu_counts, errors = zip(*found, strict=True)
-    return TrainingRate(experts=rows, mfu=mfus, gpus=gpu_counts, errors=errors)
-
-
 def by_parts(
     price: TrainingPrice,
     law: Law,
@@ -207,8 +152,31 @@ def by_parts(
     gpus: int | None = None,
     vocab_size: int | None = None,
 ) -> TrainingPrice:
-    """A price with the MFU of each expert count by parts, as `training_rate`; as it is where that has none, or has one already."""
+    """A price with the MFU by parts of the loss-optimal model of each expert count; as it is where one is stated or known."""
     if not price.timed or price.rate is not None:
         return price
-    rate = training_rate(law, budget, experts, price.gpu, gpus=gpus, vocab_size=vocab_size, launch=price.launch)
-    return price if rate is None else replace(price, rate=rate)
+    best = loss_optimal(law, budget, np.unique(np.asarray(experts, float)))
+    return timed_on(price, law, best, gpus=gpus, vocab_size=vocab_size)
+
+
+def timed_on(
+    price: TrainingPrice, law: Law, models: Allocation, *, gpus: int | None, vocab_size: int | None
+) -> TrainingPrice:
+    """A price with the MFU by parts of models (m,) of rising expert counts; as it is where no GPU count holds any.
+
+    They train on `gpus` GPUs; where these do not hold a model, and without a number, on as many as `choose_launch` takes.
+    """
+    mfu_of: dict[float, float] = {}
+    for e, n, d in zip(models.experts.tolist(), models.n_params.tolist(), models.tokens.tolist(), strict=True):
+        if not math.isfinite(n) or e != round(e):
+            continue
+        shape = buildable(law.family, n, e, vocab_size=vocab_size).architecture()
+        flops = float(training_flops(law.family, n, d, e))
+        for tried in dict.fromkeys((gpus, None)):
+            with suppress(InfeasibleError):
+                run = choose_launch(shape, d, price.gpu, price.launch, gpus=tried)
+                mfu_of[e] = flops / (price.gpu.bf16_flops_per_s * run.gpu_days * 86400.0)
+                break
+    if not mfu_of:
+        return price
+    return replace(price, rate=TrainingRate(experts=tuple(mfu_of), mfu=tuple(mfu_of.values())))
