@@ -234,10 +234,9 @@ def flops_optimal(
         """The derivative of all FLOPs in ln N along the curve of equal loss, over that of training FLOPs alone in ln D."""
         n = np.exp(ln_n)
         d = tokens(n)
-        known = np.where(np.isnan(d), 1.0, d)
-        in_n, in_d = slopes_at(law, life.extra, use, n, known, e)
+        in_n, in_d = slopes_at(law, life.extra, use, n, d, e)
         widening = elasticity(law.family, n, n_active(law.family, n, e))
-        return np.where(np.isnan(d), 1.0, widening * (1.0 + served / (3.0 * known)) - in_n / in_d)
+        return np.where(np.isnan(d), 1.0, widening * (1.0 + served / (3.0 * d)) - in_n / in_d)
 
     low, high = _sizes_that_reach(law, use, e, loss, life)
     low, high = np.broadcast_arrays(low + np.zeros(served.shape), high)
