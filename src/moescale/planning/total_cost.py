@@ -19,17 +19,13 @@ import numpy as np
 from moescale.bounds import POSITIVE, Bound, check_bounds
 from moescale.models.family import elasticity, n_active, tokens_within, training_flops
 from moescale.planning.allocation import Allocation, CostOf, check_trade_off, inputs_at, slopes_at, theta_or_own
-from moescale.roots import bracket
+from moescale.roots import RESOLUTION, bracket
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
 SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # of models that are served for a life: 16 to a decade
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
-ENDLESS = 600.0  # ln D at which a power of D vanishes
-ROUNDING = 2e-15  # of a loss, relative: exp and log of sums lose a few bits
 SAME_USD = 1e-6  # of dollars, relative: what costs as much but for rounding has nothing to repay
-OF_DRAWS = 1e-6  # of tokens, relative, under draws, whose intervals are printed to four digits
-STEPS = 80  # of the search for tokens; bracketed secants need 4 to 8 for a sum of powers
 # Sizes of each scan of a range, and how many either way of its best the next takes.
 SCANS = ((73, 3), (97, 1), *((13, 1),) * 6)
 
@@ -112,41 +108,21 @@ def tokens_at_loss(
     extra: Mapping[str, float] | None = None,
     theta: FloatArray | None = None,
 ) -> FloatArray:
-    """Training tokens with which models reach `loss`, as exactly as it rounds (draws: to OF_DRAWS); NaN where no number up to `max_tokens` does.
+    """Training tokens with which models reach `loss`, as exactly as it rounds; NaN where no number up to `max_tokens` does.
 
-    `n_params` (..., m) and `experts` (m,), with `theta` (k, p) `n_params` (..., k, m) or (m,); `loss` broadcasts. Secants
-    in ln D of ln(L - L(D = infinity)), which is linear for a power of D, kept within a bracket; the first step is Newton's.
+    `n_params` (..., m) and `experts` (m,), with `theta` (k, p) `n_params` (..., k, m) or (m,); `loss` broadcasts.
     """
     use, ceiling = theta_or_own(law, theta), math.log(max_tokens or MOST_TOKENS)
-    close = 1e-12 if use.ndim == 1 else OF_DRAWS
     x = inputs_at(law, extra or {}, n_params, np.full(n_params.shape, ceiling), experts)
 
-    def loss_at(ln_d: FloatArray) -> FloatArray:
-        return np.exp(law.form.log_loss(use, replace(x, ln_d=ln_d)))
+    def surplus(ln_d: FloatArray) -> FloatArray:
+        return np.log(loss) - law.form.log_loss(use, replace(x, ln_d=ln_d))
 
     with np.errstate(all="ignore"):  # points that have no answer are worked on and then dropped
-        floor, nearest = loss_at(np.full(n_params.shape, ENDLESS)), loss_at(x.ln_d)
-        target = np.broadcast_to(np.asarray(loss, float), np.broadcast_shapes(nearest.shape, np.shape(loss)))
-        low, high = np.zeros(target.shape), np.full(target.shape, ceiling)
-        at, found = 0.5 * (low + high), ~(nearest <= target)
-        value = loss_at(at)
-        ln_excess = np.log((value - floor) / (target - floor))
-        slope = law.form.slopes(use, replace(x, ln_d=at))[1] * value / (value - floor)
-        for _ in range(STEPS):
-            above = value > target
-            low, high = np.where(above, at, low), np.where(above, high, at)
-            step = np.where(slope < 0.0, at - ln_excess / slope, np.nan)
-            moved = np.where((step >= low) & (step <= high), step, 0.5 * (low + high))
-            moved = np.where(found, at, moved)
-            # Near its floor the loss says no more about D than its own rounding lets it.
-            found |= (np.abs(moved - at) <= close) | (np.abs(value - target) <= ROUNDING * target)
-            run, last, at = moved - at, ln_excess, moved
-            if np.all(found):
-                break
-            value = loss_at(at)
-            ln_excess = np.log((value - floor) / (target - floor))
-            slope = (ln_excess - last) / run
-    return np.where(nearest <= target, np.exp(np.minimum(at, ceiling)), np.nan)
+        reached = surplus(x.ln_d) >= 0.0
+        low, high = np.where(reached, 0.0, ceiling), np.full(reached.shape, ceiling)
+        _, ln_d = bracket(surplus, low, high, close=0.25 * RESOLUTION)  # L may change as fast as ln D
+    return np.where(reached, np.exp(ln_d), np.nan)
 
 
 def cheapest_at_loss(
