@@ -151,7 +151,7 @@ class _Spend:
             largest = np.fmin(near, largest)
         highest, flops, models = self.least(largest)
         usd = flops * price.usd_per_flop_at(experts)
-        counts = [i for i in np.argsort(usd)[:MOST_BUILT].tolist() if math.isfinite(usd[i])]
+        counts = least_of(usd, MOST_BUILT)
         best: dict[float, Candidate] = {}  # of each expert count
         if counts:
             some = Allocation(*(getattr(models, field.name)[counts] for field in fields(models)))
@@ -226,13 +226,17 @@ class _Spend:
         for each in np.minimum(flops * FLOPS_NEAR, most)[::-1].tolist():
             of_budget = replace(budget, flops=each, by_experts=(), extra={**own, **budget.extra})
             spent[self.chance_of(at_size(law, of_budget, n, e), of_budget) >= self.chance] = each
-        likely = np.argsort(spent * depth_factor(shapes), kind="stable")[:MOST_BILLED]
+        likely = least_of(spent * depth_factor(shapes), MOST_BILLED)
         tokens = at_size(law, replace(budget, by_experts=()), n, e).tokens * spent / budget.flops
-        found = [
-            (question.training_usd(shapes[i].architecture(), float(spent[i]), float(tokens[i])), i)
-            for i in likely[np.isfinite(spent[likely])].tolist()
-        ]
-        return [(shapes[i], float(spent[i])) for usd, i in sorted(found)[:MOST_PRICED] if math.isfinite(usd)]
+        runs = [(shapes[i].architecture(), float(spent[i]), float(tokens[i])) for i in likely]
+        usd = np.array([question.training_usd(*run) for run in runs])
+        return [(shapes[likely[i]], float(spent[likely[i]])) for i in least_of(usd, MOST_PRICED)]
+
+
+def least_of(values: FloatArray, most: int) -> list[int]:
+    """Where the least of some values are, so many at most; none that is not finite."""
+    values = np.where(np.isfinite(values), values, np.inf)
+    return [int(i) for i in np.argsort(values, kind="stable")[:most] if np.isfinite(values[i])]
 
 
 def _trained_with(question: Question, experts: FloatArray, flops: FloatArray) -> Question:

@@ -16,7 +16,7 @@ from moescale.planning.as_built import Bounds, Built, as_built, carried, in_shap
 from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Unreachable, lives, sizes_of
 from moescale.planning.choice import loss_goal
 from moescale.planning.draws import Draws
-from moescale.planning.least_training import least_training
+from moescale.planning.least_training import least_of, least_training
 from moescale.planning.near_shapes import depth_factor, met, near_shapes, usd_nearby
 from moescale.planning.question import own_inputs
 from moescale.planning.search import Search, size_bounds
@@ -29,7 +29,7 @@ from moescale.planning.total_cost import (
     lowest_loss,
     tokens_at_loss,
 )
-from moescale.planning.training_price import TrainingBill, timed_on
+from moescale.planning.training_price import TrainingBill, TrainingPrice, timed_on
 from moescale.scaling_laws.law import Law
 from moescale.typing import BoolArray, FloatArray, Real
 from moescale.units import format_count, format_usd, plural
@@ -49,31 +49,23 @@ EDGE_USD = 2.0  # the same, as a factor, of a life next to the largest size that
 LnLosses = Callable[[FloatArray, FloatArray], FloatArray]  # of shapes by coefficients and their tokens (s,), (.., s)
 
 
-def _least_of(values: FloatArray, most: int) -> list[int]:
-    """Where the least of some values are, so many at most; none that is not finite."""
-    values = np.where(np.isfinite(values), values, np.inf)
-    return [int(i) for i in np.argsort(values, kind="stable")[:most] if np.isfinite(values[i])]
-
-
 @dataclass(frozen=True, slots=True)
 class LifeSearch:
     """A plan's search with the dollars of a life as the objective, or with total dollars as a bound on the lowest loss."""
 
     search: Search
+    price: TrainingPrice
     life: Lifetime
     target: float  # the loss that is to be reached, where dollars are not given instead
     draws: Draws  # which ask for that loss
 
     @classmethod
     def of(cls, search: Search) -> LifeSearch:
-        """The search for the life that the question asks about; within total dollars at the MFU of about the lives that are found.
-
-        The question's own price is at that of models that spend the same dollars on training alone.
-        """
+        """The search for the life that the question asks about; within total dollars at the MFU of about the lives that are found."""
         question, life, price = search.question, search.question.life, search.question.training
         assert life is not None
         assert price is not None
-        asked = cls(search, life, question.max_loss or search.base.loss, search.draws_at(question.max_loss))
+        asked = cls(search, price, life, question.max_loss or search.base.loss, search.draws_at(question.max_loss))
         if not asked.by_loss or price.rate is None:
             return asked
         gpus, vocab_size = question.n_train_gpus, question.vocab_size
@@ -334,7 +326,7 @@ class LifeSearch:
             tokens = np.minimum(tokens_within(law.family, flops, n, counts), most)
         each = life_costs(law, life, lambda _n, _e: usd, n, tokens, counts)
         about_usd = each.training_usd * depth_factor(shapes) + each.serving_usd
-        best = _least_of(about_usd if limit is None else ln_losses(law.theta, tokens), MOST_BILLED)
+        best = least_of(about_usd if limit is None else ln_losses(law.theta, tokens), MOST_BILLED)
         if not best:
             return None
         runs = zip(best, each.training_flops[best].tolist(), tokens[best].tolist(), strict=True)
@@ -346,7 +338,7 @@ class LifeSearch:
             bought = tokens[best] * (limit - each.serving_usd[best]) / training_usd
             tokens[best] = np.where(np.isfinite(training_usd), np.minimum(bought, most), np.nan)
             value = losses_of(best)(law.theta, tokens[best])
-        best = [best[i] for i in _least_of(value, MOST_TRIED)]
+        best = [best[i] for i in least_of(value, MOST_TRIED)]
         remember_prices(costs, (shapes[i] for i in best))
         found: list[Built[Life]] = []
         for i in best:
@@ -388,9 +380,9 @@ class LifeSearch:
         found = self.priced(law, costs, model.n_params, model.tokens, model.experts)
         if found is None or shape is None:
             return None
-        if question.total_limit is not None:
-            return self._spending(law, costs, self._billed(found, shape), shape, question.total_limit)
         found = found if question.max_total_usd is None else self._billed(found, shape)
+        if question.total_limit is not None:
+            return self._spending(law, costs, found, shape, question.total_limit)
         return next(c for c in self.judged([found], shape) if isinstance(c, Life))
 
     def _spending(self, law: Law, costs: Costs, model: Life, shape: Architecture, limit: float) -> Life:
@@ -413,9 +405,7 @@ class LifeSearch:
 
     def bill(self, model: Life, shape: Architecture) -> TrainingBill:
         """What training a built model costs, as where no life is asked about."""
-        price = self.search.question.training
-        assert price is not None
-        return price.bill(shape, model.training_flops, model.tokens, self.search.question.n_train_gpus)
+        return self.price.bill(shape, model.training_flops, model.tokens, self.search.question.n_train_gpus)
 
     def _billed(self, model: Life, shape: Architecture) -> Life:
         """A life with the dollars of that bill."""

@@ -67,8 +67,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
 
     Raises InfeasibleError where no expert count that the law may speak of meets the bounds or can be served, and says why.
     """
-    lives, question, training = LifeSearch.of(search), search.question, search.question.training
-    assert training is not None
+    lives, question = LifeSearch.of(search), search.question
     rows, drawn, within = lives.rows(), _under_draws(lives), lives.by_loss
     rows = rows if drawn is None else with_intervals(rows, lifetime_limits(drawn))
     rule = lives.choose(rows)[1]
@@ -97,9 +96,9 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     hours = 24.0 * bill.gpu_days
     return LifetimePlan(
         lifetime_tokens=lives.life.served_tokens,
-        train_gpu=training.gpu.name,
+        train_gpu=lives.price.gpu.name,
         mfu=bill.mfu,
-        train_usd_per_gpu_hour=training.usd_per_gpu_hour,
+        train_usd_per_gpu_hour=lives.price.usd_per_gpu_hour,
         target_loss=None if within else lives.target,
         max_total_usd=question.max_total_usd,
         training_flops=model.training_flops,
@@ -112,7 +111,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
         recommendation=Recommendation(
             model=model,
             rule=rule,
-            why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
+            why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {lives.price.gpu.name}", base),
             caveats=(*slow(search, model), *built.notes, *left_out, *lifetime_caveats(compared, model, compared_rows)),
             architecture=built.shape,
             undecided=undecided(search, model, rivals),
