@@ -201,15 +201,16 @@ def test_the_stated_error_is_that_of_the_held_out_runs() -> None:
 
 def test_training_with_more_experts_reaches_less_of_peak_on_as_many_gpus_as_hold_them() -> None:
     law, timed = find_law("yun2024-recovered"), TrainingPrice(gpu=H100, usd_per_gpu_hour=2.0, mfu=0.4, timed=True)
-    rate = by_parts(timed, law, Budget(5.15e21), (1, 8, 64), gpus=64).rate
-    assert rate.experts == (1.0, 8.0, 64.0)
-    assert 0.1 < rate.mfu[2] < rate.mfu[1] < 0.6
-    assert rate.at(np.array(rate.experts)).tolist() == pytest.approx(rate.mfu)
-    assert rate.mfu[2] < float(rate.at(20.0)) < rate.mfu[1]
-    assert float(rate.at(1000.0)) == rate.mfu[2]
+    price = by_parts(timed, law, Budget(5.15e21), (1, 8, 64), gpus=64)
+    (one, dense), (_, _), (_, most) = price.rate
+    assert [experts for experts, _ in price.rate] == [1.0, 8.0, 64.0]
+    assert 0.1 < most < dense < 0.6
+    assert price.mfu_at(np.array([1.0, 8.0, 64.0])).tolist() == pytest.approx([mfu for _, mfu in price.rate])
+    assert most < float(price.mfu_at(20.0)) < dense
+    assert float(price.mfu_at(1000.0)) == most
     few = by_parts(timed, law, Budget(5.15e21), (1, 64), gpus=8).rate
-    assert few.experts == (1.0, 64.0)  # which 8 GPUs do not hold
-    assert few.mfu[0] != rate.mfu[0]
+    assert [experts for experts, _ in few] == [1.0, 64.0]  # which 8 GPUs do not hold
+    assert few[0] != (one, dense)
     assert by_parts(timed, law, Budget(1e32), (64,)) is timed
 
 
@@ -236,7 +237,7 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     assert f"at MFU {bill.mfu:.2f} predicted (published MoE runs spread" in plan.recommendation.why
     for life in plan.lifetime.plans:
         if isinstance(life, Life):
-            hours = life.training_flops / (gpu.bf16_flops_per_s * float(price.rate.at(life.experts))) / 3600
+            hours = life.training_flops / (gpu.bf16_flops_per_s * float(price.mfu_at(life.experts))) / 3600
             assert life.training_usd == pytest.approx(2.0 * hours)
     record = json.loads(json.dumps(plan.to_dict()))
     assert parse_plan(record, where="plan").training == use

@@ -154,8 +154,8 @@ class Question:
         """With the FLOPs that the days and dollars buy, at so many times the MFU of each expert count, as the budget."""
         if self.training is None:
             return self
-        price, limits = self.training, (self.max_days, self.train_gpus, self.max_training_usd, self.max_flops)
-        price = replace(price, mfu=min(price.mfu * scale, 1.0), rate=price.rate and price.rate.scaled(scale))
+        price = self.training.scaled(scale)
+        limits = (self.max_days, self.train_gpus, self.max_training_usd, self.max_flops)
         budget = replace(self.budget, flops=price.flops_bought(*limits), by_experts=price.flops_by_experts(*limits))
         return replace(self, budget=budget, training=price)
 

@@ -30,22 +30,6 @@ from moescale.typing import FloatArray, Real
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRate:
-    """MFU at some expert counts, rising: of the FLOPs that a plan counts, which leave out attention and embedding tables."""
-
-    experts: tuple[float, ...]
-    mfu: tuple[float, ...]
-
-    def at(self, experts: Real) -> FloatArray:
-        """The MFU with so many experts: between those that were timed by ln E, beyond them as the nearest."""
-        return np.asarray(np.interp(np.log(np.asarray(experts, float)), np.log(self.experts), self.mfu))
-
-    def scaled(self, scale: float) -> TrainingRate:
-        """All MFUs times one factor."""
-        return replace(self, mfu=tuple(min(mfu * scale, 1.0) for mfu in self.mfu))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBill:
     """What one training run costs, and the MFU that it was priced at."""
 
@@ -66,12 +50,15 @@ class TrainingBill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPrice:
-    """What training costs: GPU hours at a share of peak bf16 arithmetic (MFU), one for all or by the parts of a step."""
+    """What training costs: GPU hours at a share of peak bf16 arithmetic (MFU), one for all or by the parts of a step.
+
+    The MFU is of the FLOPs that a plan counts, which leave out attention and embedding tables.
+    """
 
     gpu: Gpu
     usd_per_gpu_hour: Annotated[float, POSITIVE]
     mfu: Annotated[float, Bound(0, 1, above=True)]
-    rate: TrainingRate | None = None  # the MFU of each expert count; None: `mfu` for every model
+    rate: tuple[tuple[float, float], ...] | None = None  # (experts, MFU), experts rising; None: `mfu` for every model
     timed: bool = False  # whether a model that is built is priced by the parts of its own step, instead of by `mfu`
     launch: Launch = field(default_factory=Launch)  # of runs that are timed
 
@@ -84,8 +71,16 @@ class TrainingPrice:
         return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu)
 
     def mfu_at(self, experts: Real) -> FloatArray:
-        """The MFU of training models of so many experts."""
-        return np.full(np.shape(experts), self.mfu) if self.rate is None else self.rate.at(experts)
+        """The MFU with so many experts: between those of `rate` by ln E, beyond them as the nearest."""
+        if self.rate is None:
+            return np.full(np.shape(experts), self.mfu)
+        counts, mfus = np.array(self.rate).T
+        return np.asarray(np.interp(np.log(np.asarray(experts, float)), np.log(counts), mfus))
+
+    def scaled(self, scale: float) -> TrainingPrice:
+        """The price at so many times every MFU."""
+        mfus = self.rate and tuple((e, min(mfu * scale, 1.0)) for e, mfu in self.rate)
+        return replace(self, mfu=min(self.mfu * scale, 1.0), rate=mfus)
 
     def usd_per_flop_at(self, experts: Real) -> FloatArray:
         """Dollars for one model FLOP of training models of so many experts."""
@@ -108,8 +103,7 @@ class TrainingPrice:
         """The same at the MFU of each expert count that was timed, as `Budget` takes them; () where one MFU is for all."""
         if self.rate is None or (days, usd) == (None, None):
             return ()
-        each = [replace(self, mfu=mfu).flops_bought(days, gpus, usd, most) for mfu in self.rate.mfu]
-        return tuple(zip(self.rate.experts, each, strict=True))
+        return tuple((e, replace(self, mfu=mfu).flops_bought(days, gpus, usd, most)) for e, mfu in self.rate)
 
     def bill(self, model: Architecture, flops: float, tokens: float, gpus: int | None = None) -> TrainingBill:
         """What a built model's run of so many FLOPs and tokens costs, on `gpus` GPUs or as many as it takes.
@@ -166,7 +160,7 @@ def timed_on(
 
     They train on `gpus` GPUs; where these do not hold a model, and without a number, on as many as `choose_launch` takes.
     """
-    mfu_of: dict[float, float] = {}
+    rate: list[tuple[float, float]] = []
     for e, n, d in zip(models.experts.tolist(), models.n_params.tolist(), models.tokens.tolist(), strict=True):
         if not math.isfinite(n) or e != round(e):
             continue
@@ -175,8 +169,6 @@ def timed_on(
         for tried in dict.fromkeys((gpus, None)):
             with suppress(InfeasibleError):
                 run = choose_launch(shape, d, price.gpu, price.launch, gpus=tried)
-                mfu_of[e] = flops / (price.gpu.bf16_flops_per_s * run.gpu_days * 86400.0)
+                rate.append((e, flops / (price.gpu.bf16_flops_per_s * run.gpu_days * 86400.0)))
                 break
-    if not mfu_of:
-        return price
-    return replace(price, rate=TrainingRate(experts=tuple(mfu_of), mfu=tuple(mfu_of.values())))
+    return replace(price, rate=tuple(rate)) if rate else price
