@@ -43,10 +43,7 @@ class Scaling(Allocation):
 def draft_plan(
     law: Law, question: Question, deployment: Deployment, latency: LatencySource, *, sizes: int = FRONTIER_SIZES
 ) -> Draft:
-    """The curves of a plan: loss and serving figures of every expert count at so many sizes up to its loss-optimal one, and beyond.
-
-    The points are those of `Plan.curves`, or fewer. Raises InputError for impossible questions.
-    """
+    """The curves of a plan, as `Plan.curves`: loss and serving figures of every expert count at so many sizes up to its loss-optimal one, and beyond."""
     law, question, notes = prepare(law, question)
     experts, costs = np.array(question.experts), costs_of(law, question, deployment, latency)
     best = loss_optimal(law, question.budget, experts)

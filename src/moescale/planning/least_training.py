@@ -72,10 +72,7 @@ def target_spend(search: Search) -> TargetSpend | None:
 
 
 def least_training(search: Search) -> tuple[Candidate, ...]:
-    """The models that keep the loss of a plan with its confidence for the least training dollars, the cheapest first.
-
-    None without a price of training, and where no loss is to be reached.
-    """
+    """The models that keep the loss of a plan with its confidence for the least training dollars, the cheapest first; none where nothing is promised."""
     with suppress(InfeasibleError):
         spend = _to_promise(search)
         return () if spend is None else tuple(with_scores(search, spend.cheapest()[1]))

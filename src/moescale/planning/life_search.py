@@ -46,6 +46,7 @@ FAR, HALVINGS = 3.0, 8
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
 EDGE_USD = 2.0  # the same, as a factor, of a life next to the largest size that is served: our choice, one was built at 0.55 of its dollars
 
+GoalAt = Callable[[FloatArray], FloatArray]  # the losses that sizes (..., m) have to have
 LnLosses = Callable[[FloatArray, FloatArray], FloatArray]  # of shapes by coefficients and their tokens (s,), (.., s)
 
 
@@ -87,17 +88,9 @@ class LifeSearch:
         return model.loss if self.by_loss else model.total_usd
 
     def best(
-        self,
-        goals: Real,
-        *,
-        sampled: bool = False,
-        theta: FloatArray | None = None,
-        goal_at: Callable[[FloatArray], FloatArray] | None = None,
+        self, goals: Real, *, sampled: bool = False, theta: FloatArray | None = None, goal_at: GoalAt | None = None
     ) -> LifetimeCost:
-        """The best life of each expert count, (m,) or under draws `theta` (k, p) (k, m): at a loss, or within total dollars.
-
-        `goal_at` gives the losses that sizes (..., m) have to have, `goals` at most.
-        """
+        """The best life of each expert count, (m,) or under draws `theta` (k, p) (k, m): as `cheapest_at_loss`, or within total dollars."""
         search, law, experts = self.search, self.search.law, self.search.best.experts
 
         def cost_of(n_params: FloatArray, counts: FloatArray) -> FloatArray:
@@ -109,21 +102,17 @@ class LifeSearch:
         return cheapest_at_loss(law, experts, goals, self.life, cost_of, theta=theta, loss_at=goal_at)
 
     def rows(self) -> list[Life | Unreachable]:
-        """The best life of each expert count with its probability, or why there is none.
-
-        At a loss they are found by the sampled costs, as dollars are flat around their least; next to the largest sizes that are
-        served, which samples miss by a step, and within total dollars they are searched exactly.
-        """
+        """The best life of each expert count with its probability, or why there is none."""
         search, goals = self.search, np.full(self.search.best.experts.size, self.target)
         if self.by_loss:
             return lives(self.best(goals), search.costs, self._reasons(goals))
-        found, goal_at = self.best(goals, sampled=True), None
+        found, goal_at = self.best(goals, sampled=True), None  # as dollars are flat around their least
         if search.confidence is not None:
             goals = self._promised(search.confidence, found.n_params, goals)
             goal_at = self._promised_near(search.confidence, found.n_params, goals)
             goals = np.maximum(goals, np.nan_to_num(goal_at(found.n_params * SHARES[:, None])).max(axis=0))
             found = self.best(goals, sampled=True, goal_at=goal_at)
-        if np.any(search.sampled.next_to_largest(found.n_params)):
+        if np.any(search.sampled.next_to_largest(found.n_params)):  # which samples miss by a step
             found = self.best(goals, goal_at=goal_at)
         tokens, n = found.tokens, np.where(np.isfinite(found.n_params), found.n_params, KNOWN_SIZE)
         if search.confidence is not None and goal_at is not None:
@@ -139,10 +128,9 @@ class LifeSearch:
         return tokens_at_loss(law, n_params, experts, goals, max_tokens=life.max_tokens, extra=life.extra)
 
     def _promised(self, confidence: float, n_params: FloatArray, goals: FloatArray) -> FloatArray:
-        """The losses of the law with which models of sizes (..., m) meet the goal with a probability of `confidence` over the draws.
+        """The losses of the law with which models of sizes (..., m) meet the goal with such a probability over the draws; `goals` are where to begin.
 
-        `goals` are where to begin. The margin hardly depends on the loss, so that a few corrections find it; it does on the size: more
-        tokens of a smaller model are surer.
+        The margin hardly depends on the loss, but on the size: more tokens of a smaller model are surer.
         """
         draws, counts = self.draws, np.broadcast_to(self.search.best.experts, n_params.shape).ravel()
         for _ in range(MOST_CORRECTIONS):
@@ -154,9 +142,7 @@ class LifeSearch:
                 break
         return goals * (1.0 - CORRECTED)
 
-    def _promised_near(
-        self, confidence: float, n_params: FloatArray, goals: FloatArray
-    ) -> Callable[[FloatArray], FloatArray]:
+    def _promised_near(self, confidence: float, n_params: FloatArray, goals: FloatArray) -> GoalAt:
         """The same as a function of sizes (..., m) around others (m,), between SHARES of these in logarithms."""
         near = n_params * SHARES[:, None]
         known, ln_near = self._promised(confidence, near, np.broadcast_to(goals, near.shape)), np.log(near)
@@ -248,10 +234,7 @@ class LifeSearch:
         return [chosen, *near, *([] if self.by_loss else largest[:1])]
 
     def every_built(self, rows: Sequence[Life | Unreachable]) -> tuple[list[Built[Life]], list[str]]:
-        """The best life and those near it, as built, the best first and one of an expert count, and which of them the stated training GPUs do not hold.
-
-        Raises InfeasibleError where there is no life, or these hold none.
-        """
+        """The best life and those near it, as built, the best first and one of an expert count, and which the stated training GPUs do not hold; InfeasibleError without any."""
         built: list[Built[Life]] = []
         refused: dict[float, InfeasibleError] = {}
         for row in self.near(rows, self.choose(rows)[0]):
@@ -285,14 +268,9 @@ class LifeSearch:
         """A life as built, which keeps the loss that it was chosen by, or the dollars."""
         question, law, costs = self.search.question, self.search.law, self.search.costs
         target = self.target if self.search.confidence is None else row.loss
-        bounds = Bounds(
-            None if self.by_loss else target,
-            question.max_usd_per_mtok,
-            question.total_limit,
-            question.max_active_params,
-            question.max_total_params,
-            min_probability=self._promise,
-        )
+        dollars = question.max_usd_per_mtok, question.total_limit
+        sizes = question.max_active_params, question.max_total_params
+        bounds = Bounds(None if self.by_loss else target, *dollars, *sizes, min_probability=self._promise)
         built = self._best_shape(row, bounds) or as_built(law, costs, row, self._priced_as_built, bounds)
         return self._finished(row, built)
 

@@ -63,10 +63,7 @@ class LifetimePlan(Record):
 
 
 def plan_lifetime(search: Search) -> LifetimePlan:
-    """The best life among the expert counts of a plan, with intervals where the law has draws.
-
-    Raises InfeasibleError where no expert count that the law may speak of meets the bounds or can be served, and says why.
-    """
+    """The best life among the expert counts of a plan, with intervals where the law has draws; InfeasibleError says why there is none."""
     lives, question = LifeSearch.of(search), search.question
     rows, drawn, within = lives.rows(), _under_draws(lives), lives.by_loss
     rows = rows if drawn is None else with_intervals(rows, lifetime_limits(drawn))

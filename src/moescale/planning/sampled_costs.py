@@ -21,10 +21,7 @@ WIDEST_SIZES = 512
 
 @dataclass(frozen=True, slots=True)
 class SampledCosts:
-    """Serving costs on a grid of sizes, one curve for each of m expert counts, interpolated in logarithms.
-
-    For searches that price millions of models. Answers are NaN where nothing serves and beyond the sampled sizes.
-    """
+    """Serving costs on a grid of sizes, one curve for each of m expert counts, interpolated in logarithms; NaN where nothing serves and beyond the grid."""
 
     ln_n: FloatArray  # (s,)
     ln_usd: FloatArray  # (s, m)

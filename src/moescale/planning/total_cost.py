@@ -27,21 +27,19 @@ SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # of models that are served for a l
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
 SAME_USD = 1e-6  # of dollars, relative: what costs as much but for rounding has nothing to repay
 # Sizes of each scan of a range, and how many either way of its best the next takes.
-SCANS = ((73, 3), (97, 1), *((13, 1),) * 6)
+# The best of three in the end: where the least lies on the border of what there is, only one end may be a model at all.
+SCANS = ((73, 3), (97, 1), *((13, 1),) * 6, (3, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetime:
-    """The conditions of a model's life: output tokens served, dollars a training FLOP, and what limits the choice.
-
-    `max_tokens` bounds training tokens, `max_usd_per_mtok` the serving price; `extra` holds further inputs of the law.
-    """
+    """The conditions of a model's life: output tokens served, dollars a training FLOP, and what limits the choice."""
 
     served_tokens: Annotated[float, Bound(0)]
     usd_per_flop: Annotated[float, POSITIVE]
-    max_tokens: Annotated[float | None, POSITIVE] = None
-    max_usd_per_mtok: Annotated[float | None, POSITIVE] = None
-    extra: Mapping[str, float] = field(default_factory=dict[str, float])
+    max_tokens: Annotated[float | None, POSITIVE] = None  # of training
+    max_usd_per_mtok: Annotated[float | None, POSITIVE] = None  # of serving
+    extra: Mapping[str, float] = field(default_factory=dict[str, float])  # further inputs of the law
     usd_per_flop_at: Callable[[FloatArray], FloatArray] | None = None  # by expert counts, instead of one for all
 
     def __post_init__(self) -> None:
@@ -160,8 +158,7 @@ def best_within_total(
 ) -> LifetimeCost:
     """The size and tokens of each expert count with the lowest loss for which training and serving cost `total_usd`.
 
-    Shapes as in `cheapest_at_loss`. Dollars that `max_tokens` leaves unspent stay unspent. NaN where serving alone costs
-    more at every size.
+    Shapes as in `cheapest_at_loss`. What `max_tokens` leaves stays unspent. NaN where serving alone costs more at every size.
     """
     check_trade_off(law)
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
@@ -292,21 +289,13 @@ def _serving(life: Lifetime, cost_of: CostOf, n_params: FloatArray, experts: Flo
 
 
 def _least(value: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:
-    """The sizes between exp(low) and exp(high), (..., m), at which `value` is least.
+    """The sizes between exp(low) and exp(high), (..., m), at which `value` is least: scans of the range and around its best, ever closer.
 
-    Scans of the range and around its best size, ever closer. Dollars jump with the GPU count: a rival minimum that the first
-    scans miss costs less than a per cent less.
+    Dollars jump with the GPU count: a rival minimum that the first scans miss costs less than a per cent less.
     """
-
-    def points(count: int) -> tuple[FloatArray, FloatArray]:
+    for count, reach in SCANS:
         shares = np.linspace(0.0, 1.0, count).reshape(-1, *(1 for _ in low.shape))
         at = low * (1.0 - shares) + high * shares
-        return at, value(np.exp(at))
-
-    for count, reach in SCANS:
-        at, found = points(count)
-        best = np.argmin(found, axis=0)[None]
+        best = np.argmin(value(np.exp(at)), axis=0)[None]
         low, high = (np.take_along_axis(at, np.clip(best + side * reach, 0, count - 1), axis=0)[0] for side in (-1, 1))
-    # The best of three: where the least lies on the border of what there is, only one end may be a model at all.
-    at, found = points(3)
-    return np.exp(np.take_along_axis(at, np.argmin(found, axis=0)[None], axis=0)[0])
+    return np.exp(low)
