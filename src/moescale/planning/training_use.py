@@ -11,7 +11,7 @@ from moescale.errors import InfeasibleError
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.candidate import Candidate
 from moescale.planning.question import Question
-from moescale.planning.search import Search, size_bounds
+from moescale.planning.search import Search
 from moescale.scaling_laws.law import loss
 from moescale.training.choice import Launch
 from moescale.training.step_time import StepError
@@ -75,12 +75,17 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
     """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
     flops, budget, price, gpus = model.training_flops, question.budget, question.training, question.n_train_gpus
     share = flops / (float(budget.flops_at(model.experts)) if question.budget_of is None else budget.flops)
+    because = None
+    if share < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
+        because = f"with --max-tokens {format_count(budget.max_tokens)}"
+        if budget.max_epochs is not None:
+            because = f"with {budget.max_epochs:g} epochs (more: --max-tokens)"
     use = TrainingUse(
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
         budget_share=share,
         budget_of=question.budget_of,
-        unused_because=_bound_by_tokens(question, model) if share < SPENT else None,
+        unused_because=because,
     )
     if price is None:
         return use
@@ -105,29 +110,6 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         precision=None if price.launch.precision == "bf16" else price.launch.precision,
         trainer=f"the exported trainer has no {' and no '.join(lacks)} parallelism" if limited else None,
     )
-
-
-def _bound_by_tokens(question: Question, model: Candidate) -> str | None:
-    """Why a model that has all tokens is no larger, in words; None where it has fewer."""
-    budget, bounds = question.budget, size_bounds(question)
-    if budget.max_tokens is None or model.tokens <= SPENT * budget.max_tokens:
-        return None
-    within_total = question.of_life and question.total_limit is not None
-    if bounds and (within_total or question.budget_goal == "loss"):
-        because = f"{bounds} allows no larger model"
-    elif within_total:
-        because = "the next larger model costs more"
-    elif question.budget_goal == "loss":
-        because = "no larger model is served on so many GPUs"
-    elif question.cost_limit is not None:
-        because = f"a larger model costs more than {format_usd(question.cost_limit)} per million output tokens"
-    elif question.budget_goal == "quality":
-        because = "a larger model costs more to serve than the baseline"
-    else:
-        because = "this reaches " + ("the baseline's loss" if question.max_loss is None else "the loss")
-    if budget.max_epochs is not None:
-        return f"with {budget.max_epochs:g} epochs (more: --max-tokens) {because}"
-    return f"with --max-tokens {format_count(budget.max_tokens)} {because}"
 
 
 def beside_precision(search: Search, use: TrainingUse, model: Candidate, shape: Buildable) -> TrainingUse:
