@@ -10,12 +10,9 @@ import numpy as np
 
 from moescale.errors import InfeasibleError
 from moescale.io.records import Record
-from moescale.models.architecture import Architecture
 from moescale.planning.as_built import Built
-from moescale.planning.candidate import Life, Regret, Unreachable, with_intervals
+from moescale.planning.candidate import Life, Unreachable, with_intervals
 from moescale.planning.choice import loss_goal
-from moescale.planning.decision import each_law
-from moescale.planning.draws import UNLIKELY
 from moescale.planning.intervals import lifetime_limits
 from moescale.planning.known import training_usd
 from moescale.planning.life_search import LifeSearch
@@ -34,7 +31,6 @@ from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
 
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
-REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
 ROUNDED_UP = 1.005  # of dollars of three digits
 
 
@@ -81,15 +77,13 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             if (base_built := next((lives.built(row) for row in own), None)) is not None:
                 base = base_built.model
                 model = replace(model, probability_at_least_base=_at_most_as_lossy(lives, built, base_built))
-    shape = built.shape.architecture()
-    model = replace(model, regret=_regret(lives, model, base, shape))
     # Of dollars in all, the baseline is what these buy, and not what they would train alone.
     compared = replace(search, base=base) if within and base else search
     others = [each.model for each in every[1:] if not each.notes]
     rivals = [] if drawn is None else open_counts(search, _best_counts(lives, drawn), model, others)
     in_shape = {each.model.experts: each.model for each in every}
     compared_rows = [in_shape.get(row.experts, row) for row in rows]
-    bill = lives.bill(model, shape)
+    bill = lives.bill(model, built.shape.architecture())
     hours = 24.0 * bill.gpu_days
     return LifetimePlan(
         lifetime_tokens=lives.life.served_tokens,
@@ -122,19 +116,13 @@ def _has_draws(lives: LifeSearch) -> bool:
     return bool(len(lives.search.law.draws)) and lives.search.question.draws != 0
 
 
-def _some_draws(lives: LifeSearch, most: int) -> tuple[FloatArray, FloatArray]:
-    """Coefficients of at most so many draws (k, p), evenly through all, and their goals (k,)."""
-    count = len(lives.draws.theta)
-    some = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
-    return lives.draws.theta[some], lives.draws.goal[some]
-
-
 def _under_draws(lives: LifeSearch) -> LifetimeCost | None:
-    """The best life of each expert count under some of the draws (k, m); None without draws."""
+    """The best life of each expert count under some of the draws, evenly through all, (k, m); None without draws."""
     if not _has_draws(lives):
         return None
-    theta, goal = _some_draws(lives, MOST_DRAWS)
-    return lives.best(goal[:, None], sampled=True, theta=theta)
+    count = len(lives.draws.theta)
+    some = np.unique(np.linspace(0, count - 1, min(count, MOST_DRAWS)).round().astype(int))
+    return lives.best(lives.draws.goal[some, None], sampled=True, theta=lives.draws.theta[some])
 
 
 def _best_counts(lives: LifeSearch, found: LifetimeCost) -> FloatArray:
@@ -145,40 +133,15 @@ def _best_counts(lives: LifeSearch, found: LifetimeCost) -> FloatArray:
     return np.bincount(value.argmin(axis=1)[known], minlength=value.shape[1]) / max(int(known.sum()), 1)
 
 
-def _own_losses(lives: LifeSearch, theta: FloatArray, model: Life, shape: Architecture) -> FloatArray:
-    """Losses of a built life under coefficients (k, p), (k, 1)."""
-    own = np.array([[model.n_params], [model.tokens], [model.experts]])
-    return np.exp(lives.ln_losses(theta, *own, shape=shape))
-
-
 def _at_most_as_lossy(lives: LifeSearch, *built: Built[Life]) -> float | None:
     """The share of the draws under which a built life has at most the loss of another; None without draws."""
     if not _has_draws(lives):
         return None
-    theta = lives.search.law.draws
-    one, other = (_own_losses(lives, theta, each.model, each.shape.architecture()) for each in built)
-    return float(np.mean(one <= other))
-
-
-def _regret(lives: LifeSearch, model: Life, base: Life | None, shape: Architecture) -> Regret | None:
-    """What a life loses under each law's coefficients, as a share of the base's dollars, as in `draws`; of one law, under its draws."""
-    search, law = lives.search, lives.search.law
-    if not law.members or base is None:
-        return None
-    if several := len(law.members) > 1:
-        alone = each_law(search)
-        theta, goal, weights = alone.theta, alone.goal, alone.weights
-    else:
-        theta, goal = _some_draws(lives, REGRET_DRAWS)
-        weights = np.full(len(theta), 1.0 / len(theta))
-    goals = np.concatenate((_own_losses(lives, theta, model, shape), goal[:, None]))
-    found = lives.best(goals, sampled=True, theta=np.concatenate((theta, theta)))
-    least = np.where(law.allows(search.best.experts), found.total_usd, np.inf).min(axis=1)
-    worth, needed = np.minimum(least[: len(theta)], model.total_usd), least[len(theta) :]
-    missing = np.where(np.isfinite(needed), np.abs(worth - needed), 0.0)
-    lost = (model.total_usd - worth + missing) / base.total_usd
-    worst = lost.max() if several else np.quantile(lost, UNLIKELY, method="higher")
-    return Regret(expected=float(weights @ lost), worst=float(worst))
+    losses = (
+        lives.ln_losses(lives.search.law.draws, *np.array([[m.n_params], [m.tokens], [m.experts]]), shape=shape)
+        for m, shape in ((each.model, each.shape.architecture()) for each in built)
+    )
+    return float(np.mean(np.less_equal(*losses)))
 
 
 def _least_training(lives: LifeSearch) -> Life | None:
