@@ -103,20 +103,28 @@ class LifeSearch:
 
     def rows(self) -> list[Life | Unreachable]:
         """The best life of each expert count with its probability, or why there is none."""
-        search, goals = self.search, np.full(self.search.best.experts.size, self.target)
+        search, confidence = self.search, self.search.confidence
+        goals = np.full(search.best.experts.size, self.target)
         if self.by_loss:
             return lives(self.best(goals), search.costs, self._reasons(goals))
-        found, goal_at = self.best(goals, sampled=True), None  # as dollars are flat around their least
-        if search.confidence is not None:
-            goals = self._promised(search.confidence, found.n_params, goals)
-            goal_at = self._promised_near(search.confidence, found.n_params, goals)
-            goals = np.maximum(goals, np.nan_to_num(goal_at(found.n_params * SHARES[:, None])).max(axis=0))
+        goal_at: GoalAt | None = None
+        found = self.best(goals, sampled=True)  # as dollars are flat around their least
+        if confidence is not None:
+            goals = self._promised(confidence, found.n_params, goals)
+            sizes = found.n_params * SHARES[:, None]
+            known, ln_sizes = self._promised(confidence, sizes, np.broadcast_to(goals, sizes.shape)), np.log(sizes)
+
+            def between(n_params: FloatArray) -> FloatArray:
+                columns = zip(np.moveaxis(np.log(n_params), -1, 0), ln_sizes.T, known.T, strict=True)
+                return np.stack([np.interp(*column) for column in columns], axis=-1)
+
+            goals, goal_at = np.maximum(goals, np.nan_to_num(known).max(axis=0)), between
             found = self.best(goals, sampled=True, goal_at=goal_at)
         if np.any(search.sampled.next_to_largest(found.n_params)):  # which samples miss by a step
             found = self.best(goals, goal_at=goal_at)
         tokens, n = found.tokens, np.where(np.isfinite(found.n_params), found.n_params, KNOWN_SIZE)
-        if search.confidence is not None and goal_at is not None:
-            promised = self._promised(search.confidence, found.n_params, goal_at(found.n_params))
+        if confidence is not None and goal_at is not None:
+            promised = self._promised(confidence, found.n_params, goal_at(found.n_params))
             goals = np.where(np.isnan(promised), goals, promised)  # NaN where there is no model
             tokens = self._tokens(found.n_params, goals)
         priced = life_costs(search.law, self.life, search.costs.usd_per_mtok, n, tokens, found.experts)
@@ -141,17 +149,6 @@ class LifeSearch:
             if not np.any(np.abs(short) > CORRECTED):  # NaN where there is no model
                 break
         return goals * (1.0 - CORRECTED)
-
-    def _promised_near(self, confidence: float, n_params: FloatArray, goals: FloatArray) -> GoalAt:
-        """The same as a function of sizes (..., m) around others (m,), between SHARES of these in logarithms."""
-        near = n_params * SHARES[:, None]
-        known, ln_near = self._promised(confidence, near, np.broadcast_to(goals, near.shape)), np.log(near)
-
-        def goal_at(n: FloatArray) -> FloatArray:
-            columns = (np.interp(np.log(n[..., j]), ln_near[:, j], known[:, j]) for j in range(known.shape[1]))
-            return np.stack(list(columns), axis=-1)
-
-        return goal_at
 
     def ln_losses(
         self,
