@@ -45,7 +45,6 @@ class TrainingUse:
     bf16_usd: float | None = None  # of the same run in bf16, where it is planned in fp8
     fp8_worth_loss: float | None = None  # share of the loss that tokens for the dollars that fp8 saves take off
     fp8_worth_loss_published: float | None = None  # the same by what fp8 gained published pairs of runs of this kind
-    trainer: str | None = None  # what of a model the trainer splits, where that is not everything
 
     @property
     def mfu_words(self) -> str:
@@ -89,11 +88,9 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
     )
     if price is None:
         return use
-    bill, trainer = price.bill(shape.architecture(), flops, model.tokens, gpus), price.launch.trainer
+    bill = price.bill(shape.architecture(), flops, model.tokens, gpus)
     days = bill.gpu_days / gpus if gpus else None
     limits = () if question.of_life else ((days, question.max_days), (bill.usd, question.max_training_usd))
-    lacks = [name for name, does in (("tensor", trainer.tensor), ("pipeline", trainer.pipeline)) if not does]
-    limited = bool(lacks) and bill.mfu_from == "parts"
     return replace(
         use,
         budget_share=max((taken / limit for taken, limit in limits if taken and limit), default=share),
@@ -108,7 +105,6 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         memory_bytes=bill.memory and float(bill.memory.total_bytes),
         usable_bytes=bill.memory and bill.memory.available_bytes,
         precision=None if price.launch.precision == "bf16" else price.launch.precision,
-        trainer=f"the exported trainer has no {' and no '.join(lacks)} parallelism" if limited else None,
     )
 
 
