@@ -48,16 +48,13 @@ class TrainingUse:
 
     @property
     def mfu_words(self) -> str:
-        """The MFU, and how far published runs lie from it where it comes from its parts."""
+        """The MFU, and where it comes from."""
         if self.mfu is None:
             return ""
         if self.error is None:
             assumed = f" assumed: no split holds this model on any number of {self.train_gpu}"
             return f"{self.mfu:g}{assumed if self.mfu_from == 'assumed' else ''}"
-        kind, most = "MoE" if self.error.kind == "moe" else "dense", self.error.real_routing
-        uneven = f"; real routing took up to {most:.2f} times a forced balance" if most else ""
-        spread = f"published {kind} runs spread {self.error.spread:.2f}x around predictions{uneven}"
-        return f"{self.mfu:.2f} predicted{f' in {self.precision}' if self.precision else ''} ({spread})"
+        return f"{self.mfu:.2f} predicted{f' in {self.precision}' if self.precision else ''}"
 
     @property
     def spent(self) -> bool:
