@@ -234,7 +234,7 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     bill = price.bill(shape.architecture(), built.training_flops, built.tokens, 64)
     assert (use.mfu, use.gpu_days, use.mfu_from) == (bill.mfu, pytest.approx(bill.gpu_days), "parts")
     assert use.usd == pytest.approx(48.0 * (use.gpu_days or 0.0))
-    assert f"at MFU {bill.mfu:.2f} predicted, " in plan.recommendation.why
+    assert use.mfu_words == f"{bill.mfu:.2f} predicted"
     for life in plan.lifetime.plans:
         if isinstance(life, Life):
             hours = life.training_flops / (gpu.bf16_flops_per_s * float(price.mfu_at(life.experts))) / 3600

@@ -34,7 +34,7 @@ from moescale.planning.rationale import (
 )
 from moescale.planning.scores import scores_of
 from moescale.planning.search import Search
-from moescale.planning.training_use import TrainingUse, training_use, training_words
+from moescale.planning.training_use import TrainingUse, training_use
 from moescale.scaling_laws.law import Law
 
 Model = TypeVar("Model", bound=Candidate)
@@ -137,7 +137,7 @@ def recommend(search: Search, rows: Sequence[Row], *, at_goal: bool, in_full: bo
     advice = Recommendation(
         model=model,
         rule=rule,
-        why=f"{why(search, model, rule, base)} {training_words(use, question.budget.flops)}",
+        why=why(search, model, rule, base),
         caveats=(
             *slow(search, model),
             *built.notes,

@@ -15,7 +15,7 @@ from moescale.planning.search import Search
 from moescale.scaling_laws.law import loss
 from moescale.training.choice import Launch
 from moescale.training.step_time import StepError
-from moescale.units import format_count, format_flops, format_usd
+from moescale.units import format_count
 
 FP8_LOSS = 0.0025  # of the loss, at most: DeepSeek-V3 in fp8 beside bf16 (arXiv 2412.19437, section 3.3)
 SPENT = 0.99  # of a budget: a plan that uses less says so
@@ -125,21 +125,3 @@ def beside_precision(search: Search, use: TrainingUse, model: Candidate, shape: 
         worth, published = (share if share > 0.0 else None for share in (1.0 - losses[1:] / losses[0]).tolist())
         return replace(use, bf16_usd=usd, fp8_worth_loss=worth, fp8_worth_loss_published=published)
     return use
-
-
-def training_words(use: TrainingUse, budget_flops: float) -> str:
-    """What training takes: share of the budget, tokens per active parameter, days and dollars, and what is left over."""
-    if use.budget_of is not None:
-        compute = f"{format_flops(use.flops_used)} FLOPs ({use.budget_share:.0%} of those of {use.budget_of})"
-    elif use.spent:
-        compute = "the whole budget"
-    else:
-        compute = f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})"
-    text = f"Training uses {compute}, {format_count(use.tokens_per_active_param)} tokens per active parameter"
-    if use.gpu_days is not None and use.usd is not None:
-        days = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu} at MFU {use.mfu_words}"
-        text += f", {days}, {format_usd(use.usd)}"
-    if use.spent or use.budget_of is not None:
-        return f"{text}."
-    why_left = f": {use.unused_because}" if use.unused_because else ""
-    return f"{text}. {1.0 - use.budget_share:.0%} of the budget is unused{why_left}."
