@@ -76,32 +76,27 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         because = f"with --max-tokens {format_count(budget.max_tokens)}"
         if budget.max_epochs is not None:
             because = f"with {budget.max_epochs:g} epochs (more: --max-tokens)"
-    use = TrainingUse(
+    bill = price and price.bill(shape.architecture(), flops, model.tokens, gpus)
+    days = bill.gpu_days / gpus if bill and gpus else None
+    limits = ((days, question.max_days), (bill and bill.usd, question.max_training_usd))
+    shares = [] if question.of_life else [taken / limit for taken, limit in limits if taken and limit]
+    return TrainingUse(
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
-        budget_share=share,
+        budget_share=max(shares, default=share),
         budget_of=question.budget_of,
         unused_because=because,
-    )
-    if price is None:
-        return use
-    bill = price.bill(shape.architecture(), flops, model.tokens, gpus)
-    days = bill.gpu_days / gpus if gpus else None
-    limits = () if question.of_life else ((days, question.max_days), (bill.usd, question.max_training_usd))
-    return replace(
-        use,
-        budget_share=max((taken / limit for taken, limit in limits if taken and limit), default=share),
-        train_gpu=price.gpu.name,
-        mfu=bill.mfu,
-        gpu_days=bill.gpu_days,
+        train_gpu=price and price.gpu.name,
+        mfu=bill and bill.mfu,
+        gpu_days=bill and bill.gpu_days,
         days=days,
-        usd=bill.usd,
-        mfu_from=bill.mfu_from,
-        train_gpus=bill.gpus,
-        error=bill.error,
-        memory_bytes=bill.memory and float(bill.memory.total_bytes),
-        usable_bytes=bill.memory and bill.memory.available_bytes,
-        precision=None if price.launch.precision == "bf16" else price.launch.precision,
+        usd=bill and bill.usd,
+        mfu_from=bill and bill.mfu_from,
+        train_gpus=bill and bill.gpus,
+        error=bill and bill.error,
+        memory_bytes=bill and bill.memory and float(bill.memory.total_bytes),
+        usable_bytes=bill and bill.memory and bill.memory.available_bytes,
+        precision=price.launch.precision if price and price.launch.precision != "bf16" else None,
     )
 
 
