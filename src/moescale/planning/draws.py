@@ -56,9 +56,7 @@ class Draws:
 
     def worst(self, regrets: FloatArray) -> FloatArray:
         """The mean of regrets (k, j) under the worst law of several, (j,); of one law, what one draw in 20 exceeds."""
-        if len(self.by_law) > 1:
-            return (self.by_law @ regrets).max(axis=0)
-        return self.quantile(regrets, UNLIKELY)
+        return (self.by_law @ regrets).max(axis=0) if len(self.law.members) > 1 else self.quantile(regrets, UNLIKELY)
 
     def quantile(self, values: FloatArray, share: float) -> FloatArray:
         """The least of values (k, j) that so large a share of the draws does not exceed, (j,); NaN counts as the largest."""

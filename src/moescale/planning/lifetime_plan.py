@@ -67,16 +67,15 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     # Rounding moves the dollars of a life by more than the best of several expert counts differ.
     every, left_out = lives.every_built(rows)
     built, model = every[0], every[0].model
+    base = None
     if not within:
         _check_total(lives, model)
         base = _least_training(lives)
-    else:
-        base = None
-        own = (row for row in rows if isinstance(row, Life) and row.experts == question.match_experts)
+    elif of_base := [row for row in rows if isinstance(row, Life) and row.experts == question.match_experts]:
         with suppress(InfeasibleError):  # the stated GPUs do not hold it
-            if (base_built := next((lives.built(row) for row in own), None)) is not None:
-                base = base_built.model
-                model = replace(model, probability_at_least_base=_at_most_as_lossy(lives, built, base_built))
+            base_built = lives.built(of_base[0])
+            base, sure = base_built.model, drawn and _at_most_as_lossy(lives, built, base_built)
+            model = replace(model, probability_at_least_base=sure)
     # Of dollars in all, the baseline is what these buy, and not what they would train alone.
     compared = replace(search, base=base) if within and base else search
     others = [each.model for each in every[1:] if not each.notes]
@@ -112,13 +111,9 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     )
 
 
-def _has_draws(lives: LifeSearch) -> bool:
-    return bool(len(lives.search.law.draws)) and lives.search.question.draws != 0
-
-
 def _under_draws(lives: LifeSearch) -> LifetimeCost | None:
     """The best life of each expert count under some of the draws, evenly through all, (k, m); None without draws."""
-    if not _has_draws(lives):
+    if not len(lives.search.law.draws) or lives.search.question.draws == 0:
         return None
     count = len(lives.draws.theta)
     some = np.unique(np.linspace(0, count - 1, min(count, MOST_DRAWS)).round().astype(int))
@@ -133,10 +128,8 @@ def _best_counts(lives: LifeSearch, found: LifetimeCost) -> FloatArray:
     return np.bincount(value.argmin(axis=1)[known], minlength=value.shape[1]) / max(int(known.sum()), 1)
 
 
-def _at_most_as_lossy(lives: LifeSearch, *built: Built[Life]) -> float | None:
-    """The share of the draws under which a built life has at most the loss of another; None without draws."""
-    if not _has_draws(lives):
-        return None
+def _at_most_as_lossy(lives: LifeSearch, *built: Built[Life]) -> float:
+    """The share of the draws under which a built life has at most the loss of another."""
     losses = (
         lives.ln_losses(lives.search.law.draws, *np.array([[m.n_params], [m.tokens], [m.experts]]), shape=shape)
         for m, shape in ((each.model, each.shape.architecture()) for each in built)

@@ -166,8 +166,7 @@ def best_within_total(
     def payable(n_params: FloatArray) -> FloatArray:
         left = np.asarray(total_usd, float) - _serving(life, cost_of, n_params, e)
         tokens = tokens_within(law.family, np.maximum(left, 0.0) / life.flop_price(e), n_params, e)
-        tokens = tokens if life.max_tokens is None else np.minimum(tokens, life.max_tokens)
-        return np.where(left > 0, np.maximum(tokens, 1.0), np.nan)
+        return np.where(left > 0, np.clip(tokens, 1.0, life.max_tokens), np.nan)
 
     def lives(n_params: FloatArray) -> LifetimeCost:
         return life_costs(law, life, cost_of, n_params, payable(n_params), e, theta=theta)
