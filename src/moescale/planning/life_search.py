@@ -143,7 +143,7 @@ class LifeSearch:
         draws, counts = self.draws, np.broadcast_to(self.search.best.experts, n_params.shape).ravel()
         for _ in range(MOST_CORRECTIONS):
             tokens = self._tokens(n_params, goals).ravel()
-            over = self.ln_losses(draws.theta, n_params.ravel(), tokens, counts) - np.log(draws.goal)[:, None]
+            over = self.ln_losses(draws.theta, n_params.ravel(), tokens, counts, None) - np.log(draws.goal)[:, None]
             short = draws.quantile(over, confidence)
             goals = goals * np.exp(-np.nan_to_num(short)).reshape(n_params.shape)
             if not np.any(np.abs(short) > CORRECTED):  # NaN where there is no model
@@ -156,7 +156,7 @@ class LifeSearch:
         n_params: FloatArray,
         tokens: FloatArray,
         experts: FloatArray,
-        shape: Architecture | None = None,
+        shape: Architecture | None,
     ) -> FloatArray:
         """ln L of models (j,), or of some in built shapes as one, under coefficients, (..., j); NaN where there is none."""
         law, extra = self.search.law, self.life.extra
@@ -258,17 +258,19 @@ class LifeSearch:
             if row is None or shape is None or (most_usd and model.usd_per_mtok > most_usd):
                 continue
             built = in_shape(law, costs, replace(row, tokens=model.tokens), shape, self._priced_as_built)
-            if built is not None and (built.model.probability_at_least_base or 1.0) >= (self._promise or 0.0):
+            if built is not None and (built.model.probability_at_least_base or 1.0) >= (self.search.confidence or 0.0):
                 yield self._finished(row, built)
 
     def built(self, row: Life) -> Built[Life]:
         """A life as built, which keeps the loss that it was chosen by, or the dollars."""
-        question, law, costs = self.search.question, self.search.law, self.search.costs
-        target = self.target if self.search.confidence is None else row.loss
+        search, question, confidence = self.search, self.search.question, self.search.confidence
+        max_loss = self.target if confidence is None else row.loss
+        max_loss, sure = (None, None) if self.by_loss else (max_loss, confidence)
         dollars = question.max_usd_per_mtok, question.total_limit
         sizes = question.max_active_params, question.max_total_params
-        bounds = Bounds(None if self.by_loss else target, *dollars, *sizes, min_probability=self._promise)
-        built = self._best_shape(row, bounds) or as_built(law, costs, row, self._priced_as_built, bounds)
+        bounds = Bounds(max_loss, *dollars, *sizes, min_probability=sure)
+        built = self._best_shape(row, bounds)
+        built = built or as_built(search.law, search.costs, row, self._priced_as_built, bounds)
         return self._finished(row, built)
 
     def _best_shape(self, row: Life, bounds: Bounds) -> Built[Life] | None:
@@ -372,11 +374,6 @@ class LifeSearch:
             found = self.priced(law, costs, model.n_params, tokens, model.experts)
             model = model if found is None else self._billed(found, shape)
         return within or model
-
-    @property
-    def _promise(self) -> float | None:
-        """The probability of the loss that a life keeps; None where dollars are given instead."""
-        return None if self.by_loss else self.search.confidence
 
     def bill(self, model: Life, shape: Architecture) -> TrainingBill:
         """What training a built model costs, as where no life is asked about."""
