@@ -13,7 +13,7 @@ import numpy as np
 
 from moescale.errors import InfeasibleError
 from moescale.models.rounding import Buildable
-from moescale.planning.allocation import SIZES, Allocation, Budget, at_size, largest_within_cost, loss_optimal
+from moescale.planning.allocation import SIZES, Allocation, Budget, at_size, loss_optimal
 from moescale.planning.as_built import SLACK, in_shape, remember_prices, stacked
 from moescale.planning.candidate import Candidate, trained_models
 from moescale.planning.near_shapes import depth_factor, near_shapes
@@ -26,7 +26,6 @@ from moescale.typing import FloatArray
 MIN_CHANCE = 0.8  # that the model has the target score
 LEAST_FLOPS_SHARE = 1e-3  # the fewest FLOPs that are tried, over the baseline's
 GRID_POINTS, BISECTIONS = 7, 10  # numbers of FLOPs on the grid, and bisections between two of them
-CLOSE = 1e-3  # of the largest sizes that are served, relative
 SHARES = np.geomspace(0.2, 1.6, 10)  # sizes of each budget, over the loss-optimal one
 MOST_BUILT = 2  # expert counts that are built
 # Sizes of the shapes that are looked at, over the likeliest, and how many of an expert count; FLOPs with which they are tried, over its;
@@ -127,7 +126,7 @@ class _Spend:
     chance_of: ChanceOf
     chance: float
     kept: Callable[[Candidate], bool]  # by a model as built
-    of_score: bool = False  # whether a score is asked for: its highest chance may need the largest size that is served
+    of_score: bool = False  # whether a score is asked for
 
     @property
     def most(self) -> FloatArray:
@@ -139,13 +138,8 @@ class _Spend:
         """The highest chance of any model, and the models of the cheapest expert counts as built, with training dollars, cheapest first."""
         search, experts, price = self.search, self.search.best.experts, self.search.question.training
         assert price is not None
-        near = search.sampled.size_within(np.array([ANY_USD]))[0]
-        largest = np.minimum(search.largest, SIZES[-1])
-        if self.of_score:
-            cost_of = search.costs.usd_per_mtok
-            largest = largest_within_cost(experts, ANY_USD, cost_of, largest=largest, near=near, close=CLOSE)
-        else:
-            largest = np.fmin(near, largest)
+        served = search.sampled.size_within(np.array([ANY_USD]))[0]
+        largest = np.fmin(served, np.minimum(search.largest, SIZES[-1]))
         highest, flops, models = self.least(largest)
         usd = flops * price.usd_per_flop_at(experts)
         counts = least_of(usd, MOST_BUILT)
