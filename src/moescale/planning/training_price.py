@@ -90,12 +90,10 @@ class TrainingPrice:
         self, days: float | None, gpus: float | None, usd: float | None, most: float | None = None
     ) -> float:
         """Training FLOPs at `mfu` that days on so many GPUs and dollars buy, the least of them and of `most`."""
-        bought = [math.inf if most is None else most]
-        if days is not None and gpus is not None:
-            bought.append(24.0 * days * gpus * 3600.0 * self.gpu.bf16_flops_per_s * self.mfu)
-        if usd is not None:
-            bought.append(usd / self.usd_per_flop)
-        return min(bought)
+        gpu_seconds = math.inf if days is None or gpus is None else 24.0 * days * gpus * 3600.0
+        in_days = gpu_seconds * self.gpu.bf16_flops_per_s * self.mfu
+        in_usd = math.inf if usd is None else usd / self.usd_per_flop
+        return min(in_days, in_usd, math.inf if most is None else most)
 
     def flops_by_experts(
         self, days: float | None, gpus: float | None, usd: float | None, most: float | None = None
