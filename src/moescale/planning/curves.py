@@ -9,7 +9,7 @@ import numpy as np
 from moescale.latency import LatencySource
 from moescale.models.family import n_active, n_total
 from moescale.planning.allocation import Allocation, at_size, inputs_at, loss_optimal
-from moescale.planning.candidate import trained_models
+from moescale.planning.candidate import Trained, trained_models
 from moescale.planning.draws import some_draws
 from moescale.planning.question import Question, prepare
 from moescale.planning.search import FRONTIER_SIZES, base_optimum, costs_of, curve_models, known_model
@@ -26,18 +26,9 @@ class Draft(Allocation):
     n_params_active: FloatArray
     n_params_total: FloatArray
     serving: Serving
-    base_experts: float
-    base_loss: float
-    base_usd_per_mtok: float | None
+    base: Trained
     optimum: int  # the column of the loss-optimal sizes
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling(Allocation):
-    """Loss-optimal size, tokens and loss of m expert counts (m,) at b budgets, arrays (b, m)."""
-
-    budget_flops: FloatArray  # (b,)
 
 
 def draft_plan(
@@ -60,9 +51,7 @@ def draft_plan(
         n_params_active=n_active(law.family, every.n_params, every.experts).reshape(shape),
         n_params_total=n_total(law.family, every.n_params, every.experts).reshape(shape),
         serving=costs.serving(every.n_params, every.experts),
-        base_experts=base.experts,
-        base_loss=base.loss,
-        base_usd_per_mtok=base.usd_per_mtok,
+        base=base,
         optimum=sizes - 1,
         notes=tuple(notes),
     )
@@ -91,10 +80,10 @@ def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | N
     return low.reshape(shape), high.reshape(shape)
 
 
-def scaling(law: Law, question: Question, budget_flops: FloatArray) -> Scaling:
-    """The loss-optimal models of other budgets (b,), all else as in the question."""
+def scaling(law: Law, question: Question, budget_flops: FloatArray) -> Allocation:
+    """The loss-optimal models of m expert counts (m,) at other budgets (b,), all else as in the question; arrays (b, m)."""
     law, question, _ = prepare(law, question)
     e = np.array(question.experts)
     found = [loss_optimal(law, replace(question.budget, flops=flops), e) for flops in budget_flops.tolist()]
     n, tokens, loss = (np.array([getattr(one, name) for one in found]) for name in ("n_params", "tokens", "loss"))
-    return Scaling(e, n, tokens, loss, budget_flops)
+    return Allocation(e, n, tokens, loss)

@@ -86,9 +86,7 @@ class TrainingPrice:
         """Dollars for one model FLOP of training models of so many experts."""
         return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu_at(experts))
 
-    def flops_bought(
-        self, days: float | None, gpus: float | None, usd: float | None, most: float | None = None
-    ) -> float:
+    def flops_bought(self, days: float | None, gpus: float | None, usd: float | None, most: float | None) -> float:
         """Training FLOPs at `mfu` that days on so many GPUs and dollars buy, the least of them and of `most`."""
         gpu_seconds = math.inf if days is None or gpus is None else 24.0 * days * gpus * 3600.0
         in_days = gpu_seconds * self.gpu.bf16_flops_per_s * self.mfu
@@ -96,7 +94,7 @@ class TrainingPrice:
         return min(in_days, in_usd, math.inf if most is None else most)
 
     def flops_by_experts(
-        self, days: float | None, gpus: float | None, usd: float | None, most: float | None = None
+        self, days: float | None, gpus: float | None, usd: float | None, most: float | None
     ) -> tuple[tuple[float, float], ...]:
         """The same at the MFU of each expert count that was timed, as `Budget` takes them; () where one MFU is for all."""
         if self.rate is None or (days, usd) == (None, None):

@@ -85,10 +85,10 @@ def draft(asked: Asked, sizes: int = FRONTIER_SIZES) -> Record:
     ceiling = asked.law.max_experts or math.inf
     return {
         "budget_flops": asked.question.budget.flops,
-        "base_experts": found.base_experts,
-        "base_loss": _numbers(np.array([found.base_loss]))[0],
+        "base_experts": found.base.experts,
+        "base_loss": _numbers(np.array([found.base.loss]))[0],
         "confidence": asked.question.confidence or (CONFIDENCE if asked.law.promises_by_draws else None),
-        "base_usd_per_mtok": found.base_usd_per_mtok,
+        "base_usd_per_mtok": found.base.usd_per_mtok,
         "max_loss": asked.question.max_loss,
         "max_usd_per_mtok": asked.question.max_usd_per_mtok,
         "gpu_memory_bytes": asked.request.deployment.gpu.memory_bytes,
@@ -132,7 +132,7 @@ def scales(asked: Asked) -> Record:
     """Loss-optimal size and tokens of each expert count against the budget."""
     found = scaling(asked.law, asked.question, BUDGETS)
     return {
-        "budget_flops": found.budget_flops.tolist(),
+        "budget_flops": BUDGETS.tolist(),
         "curves": [
             look(float(e)) | {name: _numbers(getattr(found, name)[:, i]) for name in ("n_params", "tokens", "loss")}
             for i, e in enumerate(found.experts)
