@@ -36,11 +36,7 @@ ROUNDED_UP = 1.005  # of dollars of three digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifetimePlan(Record):
-    """The answer: the best life of each expert count, and a recommendation.
-
-    `least_training` is the base's model that reaches the same loss with the least training, which a plan without serving
-    would choose; where dollars are given instead of a loss, the base's best life within them.
-    """
+    """The answer: the best life of each expert count, and a recommendation."""
 
     lifetime_tokens: float
     train_gpu: str
@@ -54,7 +50,9 @@ class LifetimePlan(Record):
     serving_usd: float
     total_usd: float
     plans: tuple[Life | Unreachable, ...]
-    least_training: Life | None = None
+    least_training: Life | None = (
+        None  # of the base at the same loss; where dollars are given instead, its best life within them
+    )
     recommendation: Recommendation[Life]
 
 

@@ -211,11 +211,10 @@ def flops_optimal(
         return np.where(np.isnan(d), 1.0, widening * (1.0 + served / (3.0 * d)) - in_n / in_d)
 
     low, high = _sizes_that_reach(law, use, e, loss, life)
-    low, high = np.broadcast_arrays(low + np.zeros(served.shape), high)
-    low, high = bracket(rising, low, high)
+    low, high = bracket(rising, low + np.zeros(served.shape), high)
     n = np.exp(0.5 * (low + high))
     found = life_costs(law, life, lambda n_params, _: np.zeros(n_params.shape), n, tokens(n), e, theta=theta)
-    inference = np.where(np.isnan(found.n_params), np.nan, 2.0 * n_active(law.family, n, e) * served)
+    inference = 2.0 * n_active(law.family, found.n_params, e) * served
     return LifetimeFlops(found.experts, found.n_params, found.tokens, found.loss, found.training_flops, inference)
 
 
@@ -237,18 +236,9 @@ def life_costs(
         loss = np.exp(law.form.log_loss(theta_or_own(law, theta), x))
     flops = training_flops(law.family, n_params, tokens, experts)
 
-    def known(values: FloatArray, otherwise: float = math.nan) -> FloatArray:
-        return np.where(gone, otherwise, values)
-
-    return LifetimeCost(
-        np.broadcast_to(experts, gone.shape),
-        known(n_params),
-        known(tokens),
-        known(loss),
-        known(flops),
-        known(flops * life.flop_price(experts), math.inf),
-        known(serving, math.inf),
-    )
+    figures = (np.where(gone, np.nan, values) for values in (n_params, tokens, loss, flops))
+    dollars = (np.where(gone, np.inf, usd) for usd in (flops * life.flop_price(experts), serving))
+    return LifetimeCost(np.broadcast_to(experts, gone.shape), *figures, *dollars)
 
 
 def _ln_loss_on_grid(
