@@ -39,14 +39,13 @@ ChanceOf = Callable[[Allocation, Budget], FloatArray]  # with which models (j,) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpend:
-    """The model of least training dollars, as built, that has the target score with a `chance`, and the highest chance of any.
-
-    No model: none has it within the budget, or MOST_FLOPS where none is stated, within the bounds and as far as models are served.
-    """
+    """The model of least training dollars, as built, that has the target score with a `chance`, and the highest chance of any."""
 
     chance: float
     highest_chance: float
-    model: Candidate | None = None
+    model: Candidate | None = (
+        None  # none has it within the budget (else MOST_FLOPS) and the bounds, as far as models are served
+    )
 
 
 def target_spend(search: Search) -> TargetSpend | None:

@@ -208,7 +208,7 @@ class LifeSearch:
             served = self.served.replace(" served", "")
             return [f"no size serves {served}{at} for less than {format_usd(total)}"] * experts.size
         data = "" if life.max_tokens is None else f" with {format_count(life.max_tokens)} tokens"
-        floor = lowest_loss(self.search.law, experts, max_tokens=life.max_tokens, extra=life.extra)
+        floor = lowest_loss(self.search.law, experts, life)
         return [
             f"its lowest loss is {least:.4f}{data}, above {goal:.4f}"
             if least > goal

@@ -65,9 +65,15 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     # Rounding moves the dollars of a life by more than the best of several expert counts differ.
     every, left_out = lives.every_built(rows)
     built, model = every[0], every[0].model
-    base = None
+    base, most, goal = None, question.max_total_usd, loss_goal(question)
     if not within:
-        _check_total(lives, model)
+        if most is not None and model.total_usd > most:
+            raise InfeasibleError(
+                f"training to {goal} and {lives.served} cost about {format_usd(model.total_usd)}, more than {format_usd(most)}",
+                where="--max-total-usd",
+                nearest=format_usd(model.total_usd * ROUNDED_UP),
+                next_step="raise --max-total-usd, or relax --max-loss",
+            )
         base = _least_training(lives)
     elif of_base := [row for row in rows if isinstance(row, Life) and row.experts == question.match_experts]:
         with suppress(InfeasibleError):  # the stated GPUs do not hold it
@@ -156,15 +162,3 @@ def _least_training(lives: LifeSearch) -> Life | None:
     if not math.isfinite(n[0]) or not math.isfinite(tokens[0]):
         return None
     return lives.priced(law, search.costs, float(n[0]), float(tokens[0]), experts)
-
-
-def _check_total(lives: LifeSearch, model: Life) -> None:
-    """InfeasibleError for a life as built, the cheapest at its loss, that takes more dollars than the question allows."""
-    most, goal = lives.search.question.max_total_usd, loss_goal(lives.search.question)
-    if most is not None and model.total_usd > most:
-        raise InfeasibleError(
-            f"training to {goal} and {lives.served} cost about {format_usd(model.total_usd)}, more than {format_usd(most)}",
-            where="--max-total-usd",
-            nearest=format_usd(model.total_usd * ROUNDED_UP),
-            next_step="raise --max-total-usd, or relax --max-loss",
-        )

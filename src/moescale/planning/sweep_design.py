@@ -183,7 +183,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
             "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
         )
     price = question.training and by_parts(
-        question.training, law, question.budget, sweep.experts, vocab_size=question.vocab_size
+        question.training, law, question.budget, sweep.experts, gpus=None, vocab_size=question.vocab_size
     )
     usd = price and float(flops[picked] @ price.usd_per_flop_at(offered.experts[picked]))
     table, longest = regrets(decision, process.samples[:, process.runs :]), float(offered.tokens[picked].max())

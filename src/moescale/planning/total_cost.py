@@ -87,13 +87,9 @@ def break_even_tokens(
     return 1e6 * more / saved if more > SAME_USD * training_usd and saved > 0.0 else None
 
 
-def lowest_loss(
-    law: Law, experts: FloatArray, *, max_tokens: float | None = None, extra: Mapping[str, float] | None = None
-) -> FloatArray:
-    """The lowest loss of each expert count (m,) at any size from 1e6 to 1e15 and any tokens up to `max_tokens`, (m,)."""
-    return np.exp(
-        _ln_loss_on_grid(law, law.theta, experts, math.log(max_tokens or MOST_TOKENS), extra or {}).min(axis=0)
-    )
+def lowest_loss(law: Law, experts: FloatArray, life: Lifetime) -> FloatArray:
+    """The lowest loss of each expert count at any size from 1e6 to 1e15 and any tokens that a life allows, (m,)."""
+    return np.exp(np.min(_ln_loss_on_grid(law, law.theta, experts, life), axis=0))
 
 
 def tokens_at_loss(
@@ -241,12 +237,10 @@ def life_costs(
     return LifetimeCost(np.broadcast_to(experts, gone.shape), *figures, *dollars)
 
 
-def _ln_loss_on_grid(
-    law: Law, theta: FloatArray, experts: FloatArray, ln_tokens: float, extra: Mapping[str, float]
-) -> FloatArray:
-    """ln L at every grid size with so many tokens, (sizes, ..., m)."""
+def _ln_loss_on_grid(law: Law, theta: FloatArray, experts: FloatArray, life: Lifetime) -> FloatArray:
+    """ln L at every grid size with all tokens there are, (sizes, ..., m)."""
     n = np.tile(SIZES.reshape(-1, *(1 for _ in theta.shape)), experts.size)
-    x = inputs_at(law, extra, n, np.full(n.shape, ln_tokens), experts)
+    x = inputs_at(law, life.extra, n, np.full(n.shape, math.log(life.max_tokens or MOST_TOKENS)), experts)
     with np.errstate(over="ignore"):
         return law.form.log_loss(theta, x)
 
@@ -257,7 +251,7 @@ def _sizes_that_reach(
     """ln of the smallest size that reaches the loss with all tokens there are, and of a size at or beyond the largest."""
     ceiling = math.log(life.max_tokens or MOST_TOKENS)
     ln_n, ln_target = np.log(SIZES), np.log(np.asarray(loss, float))
-    reached = _ln_loss_on_grid(law, theta, experts, ceiling, life.extra) <= ln_target
+    reached = _ln_loss_on_grid(law, theta, experts, life) <= ln_target
     first, last = np.argmax(reached, axis=0), reached.shape[0] - 1 - np.argmax(reached[::-1], axis=0)
 
     def reaches(at: FloatArray) -> FloatArray:

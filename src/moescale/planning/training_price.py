@@ -139,8 +139,8 @@ def by_parts(
     budget: Budget,
     experts: Sequence[float],
     *,
-    gpus: int | None = None,
-    vocab_size: int | None = None,
+    gpus: int | None,
+    vocab_size: int | None,
 ) -> TrainingPrice:
     """A price with the MFU by parts of the loss-optimal model of each expert count; as it is where one is stated or known."""
     if not price.timed or price.rate is not None:
