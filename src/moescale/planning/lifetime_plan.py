@@ -50,9 +50,7 @@ class LifetimePlan(Record):
     serving_usd: float
     total_usd: float
     plans: tuple[Life | Unreachable, ...]
-    least_training: Life | None = (
-        None  # of the base at the same loss; where dollars are given instead, its best life within them
-    )
+    least_training: Life | None = None  # of the base at the same loss; of stated dollars its best life within them
     recommendation: Recommendation[Life]
 
 
