@@ -225,8 +225,8 @@ class _Spend:
 
 def least_of(values: FloatArray, most: int) -> list[int]:
     """Where the least of some values are, so many at most; none that is not finite."""
-    values = np.where(np.isfinite(values), values, np.inf)
-    return [int(i) for i in np.argsort(values, kind="stable")[:most] if np.isfinite(values[i])]
+    order = np.argsort(np.where(np.isfinite(values), values, np.inf), kind="stable")[:most]
+    return order[np.isfinite(values[order])].tolist()
 
 
 def _trained_with(question: Question, experts: FloatArray, flops: FloatArray) -> Question:

@@ -201,8 +201,8 @@ class LifeSearch:
     def _reasons(self, goals: FloatArray) -> list[str]:
         """Why each expert count has no life: the dollars, the law's floor, or no GPU count that serves what reaches the loss."""
         life, experts, total = self.life, self.search.best.experts, self.search.question.total_limit
-        limit = life.max_usd_per_mtok
-        at = "" if limit is None else f" at {format_usd(limit)} per million output tokens or less"
+        usd = life.max_usd_per_mtok
+        at = "" if usd is None else f" at {format_usd(usd)} per million output tokens or less"
         at += f" within {bounds}" if (bounds := size_bounds(self.search.question)) else ""
         if total is not None:
             served = self.served.replace(" served", "")

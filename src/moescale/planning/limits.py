@@ -31,7 +31,7 @@ class StatedLimit:
 
     def kept(self, most: float) -> float:
         """The chance that no more than so many days or dollars are taken."""
-        if self.servings is None or not self.serving_usd:
+        if self.servings is None:
             return self.error.kept((most - self.serving_usd) / self.training)
         served = NormalDist(math.log(self.servings.geometric_mean), math.log(self.servings.spread))
         times = (self.error.times((i + 0.5) / QUANTILES) for i in range(QUANTILES))
@@ -40,7 +40,7 @@ class StatedLimit:
 
     def taken(self, chance: float) -> float:
         """What is enough with a chance."""
-        if self.servings is None or not self.serving_usd:
+        if self.servings is None:
             return self.serving_usd + self.training * self.error.times(chance)
         low, high = (math.log((self.training + self.serving_usd) * share) for share in (0.1, 10.0))
         for _ in range(HALVINGS):
