@@ -27,7 +27,7 @@ import numpy.typing as npt
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.models.parameters import kv_bytes_per_request, kv_bytes_per_token, weight_bytes_per_gpu
+from moescale.models.parameters import kv_bytes_per_request
 from moescale.models.quantisation import with_usual_shares
 from moescale.roots import bracket
 from moescale.serving.deployment import Deployment, degrees
@@ -35,7 +35,7 @@ from moescale.serving.engine import simulate
 from moescale.serving.gpu_counts import layouts
 from moescale.serving.loads import MOST_REPLICAS, WARM_UP, dealt, fewest
 from moescale.serving.servers import Servers, shape_of
-from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Serving, largest_batches
+from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Serving, largest_batches, serving_of
 from moescale.serving.workload import Measured, Run, measured
 from moescale.typing import FloatArray
 
@@ -126,9 +126,6 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
     reason, other = (np.asarray(kind.reason[-1]) for kind in (later, first))
     worst = np.select([reason != Reason.FEASIBLE, other != Reason.FEASIBLE], [reason, other], Reason.TOO_SLOW)
     moved_s = _transfer_s(model, d, np.minimum(p.gpus, q.gpus), p.gpus + q.gpus)
-    dollars = ("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok")
-    unserved = dict.fromkeys(dollars, math.inf) | {"gpus": float(degrees(d)[-1]), "attention_dp": 1.0}
-    unserved |= dict.fromkeys(("prefill_gpus", "batch", "throughput_tok_s"), 0.0)
     found = {
         "usd_per_mtok": (usd_p + usd_q) / d.output_tokens,
         "usd_per_input_mtok": usd_p / d.prompt_tokens,
@@ -138,19 +135,16 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
         "iteration_s": q.pass_s / d.tokens_a_pass,
         "tpot_s": q.pass_s / d.tokens_a_pass,
         "ttft_s": p.pass_s + moved_s,
-        "gpus": q.gpus,
-        "prefill_gpus": p.gpus,
+        "gpus": np.where(served, q.gpus, degrees(d)[-1]),
+        "prefill_gpus": np.where(served, p.gpus, 0.0),
         "batch": q.batch,
         "throughput_tok_s": d.output_tokens / q.request_s,
-        "weight_bytes_per_gpu": np.full((), math.nan),
-        "attention_dp": q.attention_dp,
+        "weight_bytes_per_gpu": math.nan,
+        "attention_dp": np.where(served, q.attention_dp, 1.0),
+        "limited_by": Limit.LATENCY if d.max_tpot_s is not None else Limit.MEMORY,
+        "infeasible": np.where(served, Reason.FEASIBLE, worst),
     }
-    found = {name: np.where(served, values, unserved.get(name, math.nan)) for name, values in found.items()}
-    found["weight_bytes"] = weight_bytes_per_gpu(model, d.weight_bytes_per_param)
-    found["kv_bytes_per_token"] = kv_bytes_per_token(model, d.kv_bytes_per_element)
-    found["limited_by"] = np.asarray(float(Limit.LATENCY if d.max_tpot_s is not None else Limit.MEMORY))
-    found["infeasible"] = np.where(served, Reason.FEASIBLE, worst)
-    return Serving(**{name: np.broadcast_to(values, shape) for name, values in found.items()})
+    return serving_of(model, d, served, shape, found)
 
 
 def disaggregated(

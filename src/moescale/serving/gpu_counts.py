@@ -19,16 +19,7 @@ from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.loads import OpenLoop, closed_loop, open_loop, plateau_of
 from moescale.serving.reasons import REMEDIES, infeasible_reason
 from moescale.serving.servers import Servers, shape_of
-from moescale.serving.steady_state import (
-    LIMITS,
-    Limit,
-    Reason,
-    Serving,
-    figures,
-    largest_batches,
-    serve,
-    with_cheaper_batches,
-)
+from moescale.serving.steady_state import LIMITS, Limit, Reason, Serving, figures, largest_batches, serve
 from moescale.serving.workload import Answer
 from moescale.typing import FloatArray, Progress, Real
 from moescale.units import plural
@@ -118,13 +109,7 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     """
     model = with_usual_shares(model, deployment.weights)
     count, d = layouts(model, deployment, degrees(deployment))
-    servers = Servers(model, count, latency, d)
-    batches = largest_batches(servers, rivals=not every)
-    if d.batching == "cheapest":
-        usd = batches.usd_per_mtok(servers)
-        among = batches.served & (every | (usd <= np.min(usd, axis=0)))
-        batches = with_cheaper_batches(servers, batches, among, every=every)
-    served = figures(servers, batches)
+    served = figures(Servers(model, count, latency, d), every=every, rivals=not every)
     least = np.min(served.usd_per_mtok, axis=0)
     best = np.argmax(served.usd_per_mtok <= least * (1.0 + TIED), axis=0)  # the first, which has the fewest GPUs
     best = np.where(np.isinf(least), len(count) - 1, best)[np.newaxis]

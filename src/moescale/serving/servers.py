@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -138,83 +137,58 @@ class Servers:
         return kv_bytes_per_request(stage, tokens, self.deployment.kv_bytes_per_element, self.group_gpus)
 
     def held(self, free: FloatArray) -> FloatArray:
-        """Requests, a time average, that so many bytes of each GPU hold; what the prefix cache hits is held once for all.
-
-        Each attention group holds requests, and such a prefix, of its own.
-        """
+        """Requests, a time average, that so many bytes of each GPU hold; each attention group holds a cached prefix once for all."""
         d = self.deployment
         each = self.kv_bytes(np.add(d.prompt_tokens, d.output_tokens) if d.engine.reserves else d.held_tokens)
-        if not np.any(np.asarray(d.prefix_hit) > 0.0):
-            return free / each * d.attention_dp
-        shared = self.kv_bytes(d.prompt_tokens * np.asarray(d.prefix_hit))
+        hit = np.asarray(d.prefix_hit)
+        shared = self.kv_bytes(d.prompt_tokens * hit) if np.any(hit > 0.0) else 0.0
         return (free - shared) / np.maximum(each - shared, TINY) * d.attention_dp
 
-    @property
-    def new_prompt_tokens(self) -> FloatArray:
-        """Tokens of a prompt that are computed: what the cache does not hold, the last one at least."""
-        d = self.deployment
-        return np.maximum(np.asarray(d.prompt_tokens, dtype=np.float64) * (1.0 - np.asarray(d.prefix_hit)), 1.0)
-
     def pass_s(self, batch: FloatArray | None = None, prompts: FloatArray | None = None) -> FloatArray:
-        """Seconds of a pass that decodes `batch` requests, processes so many prompts, or a part of one, or does both.
-
-        Requests are those of one part of a pipeline's, and the drafting for them is included; prompts are a mean over
-        their lengths.
-        """
+        """Seconds of a pass that decodes `batch` requests of a pipeline's part, processes so many prompts, or a part of one, or both."""
         return self._passes_s((batch, prompts))[0]
 
     def _passes_s(self, *asked: tuple[FloatArray | None, FloatArray | None]) -> list[FloatArray]:
-        """Seconds of several such passes, which are one question to the latency source."""
+        """Seconds of several such passes, which are one question to the latency source; prompts are a mean over their lengths."""
         d, verified = self.deployment, 1.0 + self.deployment.drafted_tokens
         none = Pass(self.of_stage, d.expert_ways(self.count), attention_dp=d.attention_dp)
         decoding = replace(none, context_tokens=d.held_tokens, query_tokens=verified)
-        lengths, passes = list(self._lengths()), list[Pass]()
+        parts: list[list[tuple[Pass, float, Real, Real]]] = []  # of a question: pass, share, tokens, least seconds
         for batch, prompts in asked:
-            one = none if batch is None else replace(decoding, batch=batch)
-            if prompts is None:
-                passes.append(one)
-                continue
-            whole, part = prompts, 1.0
-            if batch is None and np.any(prompts < 1.0):
-                whole, part = np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
-            passes += [
-                replace(one, prompts=whole, prompt_tokens=at * part, prefix_tokens=hit) for at, _, hit in lengths
-            ]
-        kernels_s = iter(seconds_of(self.latency, self.model, passes))
+            one, decoded = (none, 0.0) if batch is None else (replace(decoding, batch=batch), batch * verified)
+            parts.append([] if prompts is not None else [(one, 1.0, decoded, 0.0)])
+            for at, share in (d.prompt_nodes or ((d.prompt_tokens, 1.0),)) if prompts is not None else ():
+                new = self.computed(at)
+                tokens = decoded + prompts * new
+                whole, part = (np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)) if batch is None else (prompts, 1.0)
+                asked_for = replace(one, prompts=whole, prompt_tokens=new * part, prefix_tokens=at - new)
+                # Kernels of prompts are launched one by one, which the busiest attention group waits for.
+                of_group = np.maximum(tokens / d.attention_dp, np.minimum(tokens, new))
+                parts[-1].append((asked_for, share, tokens, d.engine.floor_s(self.model, of_group)))
+        kernels_s = iter(seconds_of(self.latency, self.model, [each[0] for of_one in parts for each in of_one]))
         found: list[FloatArray] = []
-        for batch, prompts in asked:
-            decodes: Real = 0.0 if batch is None else batch
-            decoded = decodes * verified
-            if prompts is None:
-                total_s = self._hosted_s(self._staged_s(next(kernels_s), decoded), decodes)
-            else:  # the kernels of prompts are launched one by one, which the busiest attention group waits for
-                total_s = np.asarray(0.0)
-                for at, share, _ in lengths:
-                    tokens = decoded + prompts * at
-                    of_group = np.maximum(tokens / d.attention_dp, np.minimum(tokens, at))
-                    launched_s = d.engine.floor_s(self.model, of_group)
-                    launched_s = np.maximum(self._staged_s(next(kernels_s), tokens), launched_s)
-                    sequences = prompts if batch is None else batch
-                    total_s = total_s + share * self._hosted_s(launched_s, sequences, float(batch is None))
-            found.append(total_s if batch is None else total_s + self._drafting_s(replace(decoding, batch=batch)))
+        for (batch, prompts), of_one in zip(asked, parts, strict=True):
+            # Each attention group has a scheduler of its own.
+            sequences, least = (batch, 0.0) if batch is not None else (prompts, 1.0)
+            scheduled, total_s = np.maximum(sequences / d.attention_dp, least), np.asarray(0.0)
+            for _, share, tokens, least_s in of_one:
+                launched_s = np.maximum(self._staged_s(next(kernels_s), tokens), least_s)
+                total_s = total_s + share * d.host.pass_s(launched_s, scheduled)
+            if batch is not None and np.any(d.drafted_tokens > 0.0):
+                total_s = total_s + self._drafting_s(replace(decoding, batch=batch))
+            found.append(total_s)
         return found
 
-    def _lengths(self) -> Iterator[tuple[Real, float, Real]]:
-        """Tokens to compute, share of the prompts, and tokens that the cache holds, by length of prompts."""
-        d, hit = self.deployment, np.asarray(self.deployment.prefix_hit)
-        for at, share in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
-            new = np.maximum(at * (1.0 - hit), np.minimum(at, 1.0)) if np.any(hit > 0.0) else at
-            yield new, share, at - new
+    def computed(self, prompt_tokens: Real) -> Real:
+        """Tokens of such a prompt that are computed: what the cache does not hold, the last one at least."""
+        hit = np.asarray(self.deployment.prefix_hit)
+        if not np.any(hit > 0.0):
+            return prompt_tokens
+        return np.maximum(prompt_tokens * (1.0 - hit), np.minimum(prompt_tokens, 1.0))
 
-    def _hosted_s(self, kernels_s: FloatArray, sequences: Real, least: float = 0.0) -> FloatArray:
-        """Seconds of passes with what the host adds for the sequences of one attention group: each has a scheduler of its own."""
-        return self.deployment.host.pass_s(kernels_s, np.maximum(sequences / self.deployment.attention_dp, least))
-
-    def _drafting_s(self, decoding: Pass) -> FloatArray | float:
-        """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it; 0 without any."""
+    def _drafting_s(self, decoding: Pass) -> FloatArray:
+        """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it."""
         drafted, model = self.deployment.drafted_tokens, self.model
-        if not np.any(np.asarray(drafted) > 0.0):
-            return 0.0
         part = {name: np.minimum(getattr(model, name), 1.0) for name in ("n_layers", "n_moe_layers", "n_window_layers")}
         one = replace(decoding, query_tokens=1.0)
         return drafted * seconds_of(kernels_alone(self.latency), replace(model, **part), [one])[0]
@@ -240,33 +214,29 @@ class Servers:
         decoded = batch / d.attention_dp * (1.0 + d.drafted_tokens)
         room = np.maximum(d.max_num_batched_tokens - decoded, 1.0)
         prompts = np.maximum(prompts / d.attention_dp, np.minimum(prompts, 1.0))
-        return np.maximum(np.ceil(prompts * self.new_prompt_tokens / room), 1.0)
+        return np.maximum(np.ceil(prompts * self.computed(d.prompt_tokens) / room), 1.0)
 
     def times(self, batch: FloatArray) -> Times:
         """The times of an iteration and of a request with `batch` requests in service.
 
-        Of P pipeline stages each works on another part of the batch, b / P: a pass of such a part through all stages gives a
-        token to every request of the batch, and a part sees the prompts of its own requests.
+        Each of P pipeline stages works on another part of the batch, b / P, which sees the prompts of its own requests.
         """
         d, yielded = self.deployment, self.deployment.tokens_a_pass  # tokens of a request, a pass
         batch = batch / d.pipeline_parallel
         n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
         starting = batch / n  # prompts an iteration
-        whole, share, held_s = np.maximum(starting, 1.0), np.minimum(starting, 1.0), 0.0  # a prompt has one pass
         waits = max(d.engine.batch_wait_passes, d.engine.receive_interval - 1)  # passes that prompts are held back
         balanced = np.where(np.asarray(d.attention_dp) > 1, d.engine.balance_passes, 0)
-        held = waits > 0 or bool(np.any(balanced > 0))
-        if held:  # as many as come meanwhile share a pass, up to one a group
-            together = np.minimum(d.attention_dp, balanced * starting)
-            whole = np.maximum(whole, np.maximum(together, waits * starting))
-            share = starting / whole
-        chunked, chunks = d.scheduling == "chunked", 1.0
-        if chunked:
-            chunks = self._chunks(batch, whole)
+        # A prompt has one pass, which those that come while it is held back share, up to one a group.
+        together = np.maximum(np.minimum(d.attention_dp, balanced * starting), waits * starting)
+        whole = np.maximum(np.maximum(starting, 1.0), together)
+        share = starting / whole
+        chunked = d.scheduling == "chunked"
+        chunks = self._chunks(batch, whole) if chunked else 1.0
         both = ((batch, whole / chunks),) if chunked else ()
         decode_s, alone_s, *mixed_s = self._passes_s((batch, None), (None, whole), *both)
-        others = np.minimum(batch, n) - 1.0
-        if held:
+        others, held_s = np.minimum(batch, n) - 1.0, 0.0
+        if waits > 0 or np.any(balanced > 0):
             others = np.maximum(batch / whole - 1.0, 0.0)
             first_s = (max(d.engine.batch_wait_passes, waits / 2.0) * np.minimum(batch - 1.0, 1.0)) * decode_s
             held_s = np.where(whole > np.maximum(starting, 1.0), 0.5 * decode_s / share, first_s)

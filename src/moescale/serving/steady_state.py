@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -80,6 +81,13 @@ class Serving:
     prefill_gpus: FloatArray  # of a prefill worker, 0 where the same GPUs do both
 
 
+UNSERVED = {
+    **dict.fromkeys(Times._fields, math.nan),
+    **dict.fromkeys(("batch", "throughput_tok_s"), 0.0),
+    **dict.fromkeys(("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok"), math.inf),
+}
+
+
 def serve(
     model: Architecture, gpus: Real, latency: LatencySource, deployment: Deployment, *, every: bool = False
 ) -> Serving:
@@ -89,11 +97,7 @@ def serve(
     served costs infinity and carries its Reason. Raises InputError for impossible GPU counts, and for a latency source of
     another GPU or number format than the deployment's.
     """
-    servers = Servers(model, np.asarray(gpus, dtype=np.float64), latency, deployment)
-    batches = largest_batches(servers)
-    if deployment.batching == "cheapest":
-        batches = with_cheaper_batches(servers, batches, batches.served, every=every)
-    return figures(servers, batches)
+    return figures(Servers(model, np.asarray(gpus, dtype=np.float64), latency, deployment), every=every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
         passes = np.asarray(d.output_tokens) / d.tokens_a_pass
         own = passes * (1.0 + d.drafted_tokens)
         if d.scheduling == "chunked":  # else prompts have passes of their own
-            own = own + servers.new_prompt_tokens
+            own = own + servers.computed(d.prompt_tokens)
         budget = np.asarray(d.max_num_batched_tokens) * d.attention_dp * d.pipeline_parallel  # of all groups and parts
         by_tokens = np.maximum(passes * (budget / own), 1.0)
         limited_by = np.where(by_tokens < np.minimum(by_memory, cap), Limit.MAX_NUM_BATCHED_TOKENS, limited_by)
@@ -170,13 +174,24 @@ def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
 
 
 def _within_limits(servers: Servers, batches: Batches, late: BoolArray) -> Batches:
-    """With the batches within the latency limits at the entries that are late."""
+    """With the largest batches from 1 on that meet the latency limits at the entries that are late, too slow where 1 does not.
+
+    Latency grows with the batch; where a measured one does not, a looser limit still finds no smaller batch.
+    """
     if not np.any(late):
         return batches
-    some = servers.only(late)
-    within, there = _batch_within_limits(some, np.broadcast_to(batches.batch, late.shape)[late])
-    slow = there.over_limits(some.deployment) > 1.0
-    return batches.changed(late, within, there, Limit.LATENCY, np.where(slow, Reason.TOO_SLOW, Reason.FEASIBLE))
+    some, ln_most = servers.only(late), np.log(np.broadcast_to(batches.batch, late.shape)[late])
+
+    def beyond(ln_batch: FloatArray, wanted: BoolArray) -> FloatArray:
+        part = some if np.all(wanted) else some.only(wanted)
+        times = part.times(np.exp(ln_batch))
+        of_limit = times.over_limits(part.deployment)
+        return np.stack((np.where(np.isnan(of_limit), math.inf, np.log(of_limit)), *times))
+
+    ln_batch, (_, *found) = last_within(beyond, np.zeros_like(ln_most), ln_most, close=CLOSE)
+    times = Times(*found)
+    reason = np.where(times.over_limits(some.deployment) > 1.0, Reason.TOO_SLOW, Reason.FEASIBLE)
+    return batches.changed(late, np.exp(ln_batch), times, Limit.LATENCY, reason)
 
 
 def _reason(servers: Servers, free: FloatArray) -> FloatArray:
@@ -197,23 +212,7 @@ def _reason(servers: Servers, free: FloatArray) -> FloatArray:
     return np.select(list(uneven.values()), list(uneven), Reason.FEASIBLE)
 
 
-def _batch_within_limits(servers: Servers, most: FloatArray) -> tuple[FloatArray, Times]:
-    """The largest batch from 1 to `most` that meets the latency limits, (n,), and its times; 1 where even that is too slow.
-
-    Latency grows with the batch; where a measured one does not, a looser limit still finds no smaller batch.
-    """
-
-    def beyond(ln_batch: FloatArray, wanted: BoolArray) -> FloatArray:
-        some = servers if np.all(wanted) else servers.only(wanted)
-        times = some.times(np.exp(ln_batch))
-        of_limit = times.over_limits(some.deployment)
-        return np.stack((np.where(np.isnan(of_limit), math.inf, np.log(of_limit)), *times))
-
-    ln_batch, (_, *times) = last_within(beyond, np.zeros_like(most), np.log(most), close=CLOSE)
-    return np.exp(ln_batch), Times(*times)
-
-
-def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *, every: bool) -> Batches:
+def _with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *, every: bool) -> Batches:
     """The same with smaller batches where those take fewer seconds per token, among the entries of a mask.
 
     A batch shares its weights, so that seconds per token nearly always fall up to the largest; measured kernels have
@@ -243,32 +242,45 @@ def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *
     return batches.changed(changed, zoomed[at, column], times, Limit.OPTIMUM)
 
 
-def figures(servers: Servers, batches: Batches) -> Serving:
-    """Everything in the common shape."""
-    model, d, times, served, shape = servers.model, servers.deployment, batches.times, batches.served, servers.shape
-    with np.errstate(invalid="ignore", divide="ignore"):
-        per_s = d.replicas * (batches.batch / times.iteration_s)
-        prompts_share = times.prefill_s / (times.prefill_s + times.decode_s)  # of the time, and of the dollars
+def figures(servers: Servers, *, every: bool, rivals: bool = False) -> Serving:
+    """Everything in the common shape, at the largest batches or, as the deployment has it, the cheapest.
+
+    `rivals`: the entries along the first axis compete, and no smaller batch is looked for but of those that are the cheapest
+    at their largest.
+    """
+    d, batches = servers.deployment, largest_batches(servers, rivals=rivals)
+    if d.batching == "cheapest":
         usd = batches.usd_per_mtok(servers)
-        per_input = np.where(served, usd * prompts_share * (d.output_tokens / d.prompt_tokens), math.inf)
-        per_output = np.where(served, usd * (1.0 - prompts_share), math.inf)
-    found: dict[str, Real] = {
-        "gpus": servers.count,
-        "batch": np.where(served, batches.batch, 0.0),
-        **{name: np.where(served, seconds, math.nan) for name, seconds in times._asdict().items()},
-        "throughput_tok_s": np.where(served, per_s, 0.0),
-        "usd_per_mtok": usd,
-        "usd_per_input_mtok": per_input,
-        "usd_per_output_mtok": per_output,
-        "weight_bytes": weight_bytes_per_gpu(model, d.weight_bytes_per_param),
-        "weight_bytes_per_gpu": batches.weight_bytes_per_gpu,
-        "kv_bytes_per_token": kv_bytes_per_token(model, d.kv_bytes_per_element),
-        "limited_by": batches.limited_by,
-        "infeasible": np.where((batches.reason == Reason.FEASIBLE) & ~served, Reason.NO_LATENCY, batches.reason),
-        "attention_dp": d.attention_dp,
-        "prefill_gpus": 0.0,
-    }
-    return Serving(**{name: np.broadcast_to(np.asarray(v, dtype=np.float64), shape) for name, v in found.items()})
+        among = batches.served & (not rivals or usd <= np.min(usd, axis=0))
+        batches = _with_cheaper_batches(servers, batches, among, every=every)
+    times, served, usd = batches.times, batches.served, batches.usd_per_mtok(servers)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        prompts_share = times.prefill_s / (times.prefill_s + times.decode_s)  # of the time, and of the dollars
+        found = {
+            **times._asdict(),
+            "batch": batches.batch,
+            "throughput_tok_s": d.replicas * (batches.batch / times.iteration_s),
+            "usd_per_mtok": usd,
+            "usd_per_input_mtok": usd * prompts_share * (d.output_tokens / d.prompt_tokens),
+            "usd_per_output_mtok": usd * (1.0 - prompts_share),
+            "gpus": servers.count,
+            "weight_bytes_per_gpu": batches.weight_bytes_per_gpu,
+            "limited_by": batches.limited_by,
+            "infeasible": np.where((batches.reason == Reason.FEASIBLE) & ~served, Reason.NO_LATENCY, batches.reason),
+            "attention_dp": d.attention_dp,
+            "prefill_gpus": 0.0,
+        }
+    return serving_of(servers.model, d, served, servers.shape, found)
+
+
+def serving_of(
+    model: Architecture, d: Deployment, served: BoolArray, shape: tuple[int, ...], found: Mapping[str, Real]
+) -> Serving:
+    """Figures of models in the common shape, with what UNSERVED says where they are not served, and what holds anywhere."""
+    known = {name: np.where(served, values, UNSERVED.get(name, values)) for name, values in found.items()}
+    known["weight_bytes"] = weight_bytes_per_gpu(model, d.weight_bytes_per_param)
+    known["kv_bytes_per_token"] = kv_bytes_per_token(model, d.kv_bytes_per_element)
+    return Serving(**{name: np.broadcast_to(np.asarray(v, dtype=np.float64), shape) for name, v in known.items()})
 
 
 def shares_heads(n_heads: Real, n_kv_heads: Real, count: Real) -> BoolArray:
