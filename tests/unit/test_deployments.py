@@ -25,8 +25,7 @@ from moescale.models.parameters import kv_bytes_per_request, weight_bytes_per_gp
 from moescale.models.published import shapes
 from moescale.serving.deployment import ARRAY_FIELDS, Deployment, with_traffic
 from moescale.serving.gpu_counts import cheapest, cost
-from moescale.serving.reasons import infeasible_reason
-from moescale.serving.steady_state import LIMITS, Serving, serve
+from moescale.serving.steady_state import LIMITS, Serving, infeasible_reason, serve
 from moescale.serving.traffic import summarise
 from moescale.typing import FloatArray
 from random_models import models, perfect

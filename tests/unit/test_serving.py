@@ -24,8 +24,7 @@ from moescale.models.parameters import weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.gpu_counts import cheapest, cost
-from moescale.serving.reasons import infeasible_reason
-from moescale.serving.steady_state import LIMITS, Serving, serve
+from moescale.serving.steady_state import LIMITS, Serving, infeasible_reason, serve
 from moescale.typing import FloatArray
 
 # 2 layers x (q 64 + k 32 + v 32 + o 64 + gate, up, down 3 x 128 + two norms 16) + final norm 8 = 1192 parameters;

@@ -27,9 +27,8 @@ from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD, HostOverhead
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment, with_traffic
-from moescale.serving.reasons import REMEDIES, infeasible_reason
 from moescale.serving.servers import Servers, shape_of
-from moescale.serving.steady_state import Reason, serve
+from moescale.serving.steady_state import REMEDIES, Reason, infeasible_reason, serve
 from moescale.serving.traffic import summarise
 from moescale.serving.workload import IntArray, Load, Run, arrival_times_s, lengths_of
 from moescale.typing import BoolArray, FloatArray, Real

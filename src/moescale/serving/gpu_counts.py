@@ -17,9 +17,18 @@ from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
 from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.loads import OpenLoop, closed_loop, open_loop, plateau_of
-from moescale.serving.reasons import REMEDIES, infeasible_reason
 from moescale.serving.servers import Servers, shape_of
-from moescale.serving.steady_state import LIMITS, Limit, Reason, Serving, figures, largest_batches, serve
+from moescale.serving.steady_state import (
+    LIMITS,
+    REMEDIES,
+    Limit,
+    Reason,
+    Serving,
+    figures,
+    infeasible_reason,
+    largest_batches,
+    serve,
+)
 from moescale.serving.workload import Answer
 from moescale.typing import FloatArray, Progress, Real
 from moescale.units import plural
