@@ -331,25 +331,8 @@ def infeasible_reason(
             )
         case Reason.HEADS:
             return _uneven_heads(int(at(servers.group_gpus)), at(model.n_heads), at(model.n_kv_heads))
-        case Reason.EXPERT_PARALLEL:
-            ways, experts = at(d.expert_ways(gpus)), at(model.n_experts) if at(model.n_moe_layers) else 1.0
-            of_stage = at(servers.of_stage)
-            uneven = f"{of_stage:g} is not a multiple of it"
-            what = uneven if of_stage % ways else f"the model has {experts:g} experts a layer"
-            return f"expert parallelism over {ways:g} GPUs is impossible {on_gpus}: {what}"
-        case Reason.ATTENTION_DP:
-            groups, of_stage = at(d.attention_dp), at(servers.of_stage)
-            if at(model.n_moe_layers):
-                return f"{plural(of_stage, 'GPU')} cannot be shared evenly by {groups:g} attention groups"
-            return (
-                f"attention data parallelism over {groups:g} groups spreads routed experts over all of them, but the model "
-                "has none; for a dense model, use --replicas"
-            )
-        case Reason.PIPELINE:
-            stages, layers = at(d.pipeline_parallel), at(model.n_layers)
-            if stages > layers:
-                return f"{stages:g} pipeline stages cannot each have one of {layers:g} layers"
-            return f"{plural(gpus, 'GPU')} cannot be shared evenly by {stages:g} pipeline stages"
+        case Reason.EXPERT_PARALLEL | Reason.ATTENTION_DP | Reason.PIPELINE as reason:
+            return f"{on_gpus} {REASONS[reason]}"
         case Reason.TOO_SLOW:
             times = servers.times(np.asarray(1.0))
             first, later = (times.ttft_s, d.max_ttft_s), (times.tpot_s, d.max_tpot_s)
