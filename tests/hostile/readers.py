@@ -244,18 +244,10 @@ def _read_gpu(folder: Path, rng: Random) -> None:
 
 def _traces() -> Sequence[Files]:
     rows = [{"prompt_tokens": 10 * i + 1, "output_tokens": 5 * i + 1} for i in range(6)]
-    talks = [
-        {"id": "a", "conversations": [{"from": "human", "value": "hello there"}, {"from": "gpt", "value": "hi " * 9}]},
-        {
-            "conversations": [
-                {"from": "human", "value": "?"}, {"from": "gpt", "value": "!"}, {"from": "human", "value": "x"},
-            ],
-        },
-    ]  # fmt: skip
     head = b"".join((EXAMPLES / "requests.csv").read_bytes().splitlines(keepends=True)[:8])
     return [
         {"trace.csv": head}, {"trace.jsonl": "\n".join(map(json.dumps, rows)).encode()},
-        {"trace.json": json.dumps(rows).encode()}, {"sharegpt.json": json.dumps(talks).encode()},
+        {"trace.json": json.dumps(rows).encode()},
     ]  # fmt: skip
 
 
