@@ -38,12 +38,12 @@ from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Serving, largest_batches, serving_of
 from moescale.serving.workload import Measured, Run, measured
 from moescale.typing import FloatArray
+from moescale.units import plural
 
 LOAD = 0.9  # of the rate that the workers answer at most, under which times are simulated
 MOST_WORKERS = 16  # of a kind, where their number is searched
 WORTH = 0.01  # more GPUs are taken for a saving of more than this
 TRIED = 8  # of the cheapest numbers of workers, until the limits hold
-STEPS = 20  # of the workers' rate, from which it is lowered by one until the limits hold where they do not keep a stated one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Disaggregated(Measured):
     throughput_tok_s: float  # output tokens a second at that rate
     usd_per_mtok: float  # dollars per million output tokens at that rate; at the highest, at the stated utilization
     percentile: float | None = None  # None: means
-    keeps_rate: bool | None = None  # within the limits; False: the answer is without the rate; None: none is asked
+    keeps_rate: bool | None = None  # within the limits, as every answer at a rate does; None: none is asked
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared as objects, by which runs are kept
@@ -157,14 +157,13 @@ def disaggregated(
     requests_per_s: float | None = None,
     percentile: float | None = None,
     lengths: tuple[FloatArray, FloatArray] | None = None,
-    of_most: float = 1.0,
 ) -> Disaggregated:
     """The cheapest server with prefill and decode apart, within the latency limits of `deployment`.
 
     A worker has one of `degrees` GPUs, up to max_gpus. Counts that are not stated are searched, up to MOST_WORKERS of a
     kind; of those within WORTH of the cheapest the fewest GPUs. At a rate they are the fewest GPUs of each kind that keep it
-    within the limits, of means or of the percentile, decode first; lengths may be those of a trace. Where stated counts do
-    not keep it, the answer is the one without a rate, at the largest share `of_most` of the workers' rate that keeps the limits. Raises InfeasibleError where nothing is served, InputError for arrays.
+    within the limits, of means or of the percentile, decode first; lengths may be those of a trace. Raises InfeasibleError
+    where nothing is served or the rate is not kept, InputError for arrays.
     """
     d = deployment
     if shape_of(model, 1.0, d):
@@ -206,7 +205,7 @@ def disaggregated(
         return runs, moved_s, measured(ttft_s, later_s / tokens, ttft_s + later_s, percentile)
 
     def sized(rate: float, beside: tuple[_Workers, int], decodes: bool) -> list[tuple[_Workers, int]]:
-        """The fewest GPUs of a kind that serve a rate beside workers of the other; none where stated ones do not."""
+        """The fewest GPUs of a kind that serve a rate beside workers of the other."""
         kind, stated = (later, decode_gpus) if decodes else (first, prefill_gpus)
         limits = replace(d, max_ttft_s=None) if decodes else d
         found, refused = list[tuple[_Workers, int]](), None
@@ -225,42 +224,31 @@ def disaggregated(
                     found, below = [(worker, copies)], copies * gpus
                 except InfeasibleError as error:
                     refused = refused or error
-        if refused is not None and not found and prefill_gpus is None and decode_gpus is None:
-            raise refused.within("separate prefill and decode")
+        if not found:
+            few = f"{plural(stated or 0, 'GPU')} to {'decode' if decodes else 'prefill'} cannot take {rate:g} requests a second"
+            raise (refused or InfeasibleError(few, next_step="state more")).within("separate prefill and decode")
         return found
 
     prefills, decodes = numbers(first, prefill_gpus), numbers(later, decode_gpus)
+    if not (prefills and decodes):
+        known = sorted({int(worker.gpus) for worker in (*first, *later)})
+        what = f"{prefill_gpus} and {decode_gpus} GPUs are no whole numbers of workers"
+        step = f"multiples of what a worker takes: {', '.join(map(str, known))}"
+        raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
     if requests_per_s is not None:
         idle = first[0], 1 + int(100.0 * requests_per_s * first[0].request_s)
         decodes = sized(requests_per_s, idle, decodes=True)
-        prefills = decodes and sized(requests_per_s, decodes[0], decodes=False)
-        if not prefills:
-            for step in range(STEPS, 0, -1):
-                try:
-                    found = disaggregated(
-                        model, latency, d, prefill_gpus=prefill_gpus, decode_gpus=decode_gpus,
-                        percentile=percentile, lengths=lengths, of_most=step / STEPS,
-                    )  # fmt: skip
-                    return replace(found, keeps_rate=False)
-                except InfeasibleError:
-                    if step == 1:
-                        raise
+        prefills = sized(requests_per_s, decodes[0], decodes=False)
     pairs = [  # requests a second, GPUs, and the workers of each kind
         (float(min(w_p / p.request_s, w_d / q.request_s)), int(w_p * p.gpus + w_d * q.gpus), p, w_p, q, w_d)
         for p, w_p in prefills
         for q, w_d in decodes
     ]
-    if not pairs:
-        known = sorted({int(worker.gpus) for worker in (*first, *later)})
-        what = f"{prefill_gpus} and {decode_gpus} GPUs are no whole numbers of workers"
-        step = f"multiples of what a worker takes: {', '.join(map(str, known))}"
-        raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
     least = min(gpus / rate for rate, gpus, *_ in pairs)
     pairs.sort(key=lambda pair: (math.floor(math.log(pair[1] / pair[0] / least) / WORTH), pair[1], pair[1] / pair[0]))
     for highest, gpus, p, w_p, q, w_d in pairs[:TRIED]:
-        most, used = of_most * highest, float(np.asarray(d.utilization))
-        rate, used = (most, used) if requests_per_s is None else (requests_per_s, 1.0)
-        _, moved_s, times = answered(p, w_p, q, w_d, requests_per_s or LOAD * most)
+        rate, used = (highest, float(np.asarray(d.utilization))) if requests_per_s is None else (requests_per_s, 1.0)
+        _, moved_s, times = answered(p, w_p, q, w_d, requests_per_s or LOAD * highest)
         if d.keeps_limits(times["ttft_s"], times["tpot_s"]):
             usd_per_s, tokens_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0, rate * output
             return Disaggregated(
