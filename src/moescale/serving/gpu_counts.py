@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from moescale.models.architecture import Architecture, some
 from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
 from moescale.serving.deployment import Deployment, degrees
-from moescale.serving.loads import OpenLoop, closed_loop, open_loop, plateau_of
+from moescale.serving.loads import MOST_REPLICAS, OpenLoop, closed_loop, open_loop, plateau_of
 from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import (
     LIMITS,
@@ -229,16 +228,13 @@ def cost_at_rate(
     for gpus, _, (one, d) in least:
         if best is not None and gpus >= best[1].gpus:
             break
-        answer = partial(
-            open_loop, model, latency, d, one.gpus_per_replica, requests_per_s,
-            percentile=percentile, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
-        )  # fmt: skip
         try:
-            if best is None:
-                best = replace(one, candidates=found.candidates), answer()
-            elif (most := (best[1].gpus - 1) // one.gpus_per_replica) > 0:
-                answer(replicas=(most, most))  # refused where so many are too few, which most are
-                best = replace(one, candidates=found.candidates), answer(replicas=(1, most))
+            opened = open_loop(
+                model, latency, d, one.gpus_per_replica, requests_per_s,
+                percentile=percentile, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+                most_replicas=MOST_REPLICAS if best is None else (best[1].gpus - 1) // one.gpus_per_replica,
+            )  # fmt: skip
+            best = replace(one, candidates=found.candidates), opened
         except InfeasibleError as error:
             refused = refused or error
     if best is None:

@@ -142,13 +142,12 @@ def open_loop(
     percentile: float | None = None,
     prompt_tokens: FloatArray | None = None,
     output_tokens: FloatArray | None = None,
-    replicas: tuple[int, int] = (1, MOST_REPLICAS),
+    most_replicas: int = MOST_REPLICAS,
 ) -> OpenLoop:
-    """The fewest replicas of `gpus` GPUs, from the least to the most, that serve `requests_per_s` within the limits of `deployment`.
+    """The fewest replicas of `gpus` GPUs that serve `requests_per_s`, Poisson arrivals dealt in turn, within the limits of `deployment`.
 
-    A load balancer deals Poisson arrivals to replicas in turn. The plateau of `serve` says from how many on a replica can
-    keep up at all, and `fewest` searches from there. Lengths may be those of a trace, from which requests are drawn in turn. Deterministic. Raises InputError for an impossible rate or percentile,
-    InfeasibleError where no number of replicas is fast enough.
+    Lengths may be those of a trace, from which requests are drawn in turn. Deterministic. Raises InputError for an impossible
+    rate or percentile, InfeasibleError where no number of replicas is fast enough.
     """
     if not 0.0 < requests_per_s < math.inf:
         raise InputError(f"must be positive and finite, not {requests_per_s:g}", where="requests_per_s")
@@ -162,7 +161,7 @@ def open_loop(
         run = simulate(model, latency, d, gpus, dealt(batch, requests_per_s, n, **lengths))
         return run, run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
 
-    n, run, times = fewest(run_of, deployment, gpus, requests_per_s, plateau, percentile, *replicas)
+    n, run, times = fewest(run_of, deployment, gpus, requests_per_s, plateau, percentile, most=most_replicas)
     usd_per_hour = n * gpus * float(np.asarray(d.usd_per_gpu_hour))
     tokens_per_s = requests_per_s * float(np.mean(run.output_tokens))
     return OpenLoop(
