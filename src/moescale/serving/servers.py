@@ -35,7 +35,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -156,11 +156,14 @@ class Servers:
         parts: list[list[tuple[Pass, float, Real, Real]]] = []  # of a question: pass, share, tokens, least seconds
         for batch, prompts in asked:
             one, decoded = (none, 0.0) if batch is None else (replace(decoding, batch=batch), batch * verified)
-            parts.append([] if prompts is not None else [(one, 1.0, decoded, 0.0)])
-            for at, share in (d.prompt_nodes or ((d.prompt_tokens, 1.0),)) if prompts is not None else ():
+            if prompts is None:
+                parts.append([(one, 1.0, decoded, 0.0)])
+                continue
+            parts.append([])
+            whole, part = (np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)) if batch is None else (prompts, 1.0)
+            for at, share in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
                 new = self.computed(at)
                 tokens = decoded + prompts * new
-                whole, part = (np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)) if batch is None else (prompts, 1.0)
                 asked_for = replace(one, prompts=whole, prompt_tokens=new * part, prefix_tokens=at - new)
                 # Kernels of prompts are launched one by one, which the busiest attention group waits for.
                 of_group = np.maximum(tokens / d.attention_dp, np.minimum(tokens, new))
@@ -169,7 +172,7 @@ class Servers:
         found: list[FloatArray] = []
         for (batch, prompts), of_one in zip(asked, parts, strict=True):
             # Each attention group has a scheduler of its own.
-            sequences, least = (batch, 0.0) if batch is not None else (prompts, 1.0)
+            sequences, least = (cast("FloatArray", prompts), 1.0) if batch is None else (batch, 0.0)
             scheduled, total_s = np.maximum(sequences / d.attention_dp, least), np.asarray(0.0)
             for _, share, tokens, least_s in of_one:
                 launched_s = np.maximum(self._staged_s(next(kernels_s), tokens), least_s)

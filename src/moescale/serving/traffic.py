@@ -16,7 +16,7 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.io.frames import as_numbers, read_table
-from moescale.typing import BoolArray, FloatArray
+from moescale.typing import FloatArray
 
 # What the published traces call the two counts: Azure LLM inference traces 2023 and 2024, BurstGPT, vLLM's benchmarks.
 LENGTH_COLUMNS = {
@@ -79,22 +79,18 @@ def read_trace(path: str | Path) -> Traffic:
     Token counts stand under one of each of LENGTH_COLUMNS (case, spaces and underscores aside). Requests without a prompt or an
     output are left out; `source` says how many. Raises InputError that names file and row.
     """
-    lengths, kept = _lengths(str(path))
-    notes = [f"{np.count_nonzero(kept)} requests"]
-    if not kept.all():
-        notes.append(f"{np.count_nonzero(~kept)} without prompt or output left out")
-    return summarise(*lengths[:, kept], f"{Path(path).name} ({'; '.join(notes)})")
+    prompt, output, left_out = _lengths(str(path))
+    notes = f"; {left_out} without prompt or output left out" if left_out else ""
+    return summarise(prompt, output, f"{Path(path).name} ({prompt.size} requests{notes})")
 
 
 def trace_lengths(path: str | Path) -> tuple[FloatArray, FloatArray]:
     """Prompt and output tokens of each request in a file that read_trace reads, in the file's order."""
-    lengths, kept = _lengths(str(path))
-    prompt, output = lengths[:, kept]
-    return prompt, output
+    return _lengths(str(path))[:2]
 
 
-def _lengths(where: str) -> tuple[FloatArray, BoolArray]:
-    """Prompt and output tokens of each row of a file, (2, rows), and which of them have both."""
+def _lengths(where: str) -> tuple[FloatArray, FloatArray, int]:
+    """Prompt and output tokens of each row of a file that has both, and how many rows have not."""
     table = read_table(where).columns
     if not any(len(column) for column in table.values()):
         raise InputError("holds no requests", where=where, next_step=FORMATS)
@@ -113,8 +109,8 @@ def _lengths(where: str) -> tuple[FloatArray, BoolArray]:
             what = f"{shown!r} is not a count of tokens"
             raise InputError(what, where=at, next_step="write a number from 0 to 1e12")
         found.append(numbers)
-    lengths = np.asarray(found)
-    kept = np.all(lengths >= 1, axis=0)
+    p, n = found
+    kept = (p >= 1) & (n >= 1)
     if not kept.any():
         raise InputError("holds no request with a prompt and an output", where=where, next_step=FORMATS)
-    return lengths, kept
+    return p[kept], n[kept], int(np.count_nonzero(~kept))
