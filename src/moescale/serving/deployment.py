@@ -34,10 +34,9 @@ CAP, TIME = Bound(1.0, unlimited=True), Bound(0.0, above=True, unlimited=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """How a model is served: hardware, price, traffic, limits.
+    """How a model is served: hardware, price, traffic, limits; numbers may be arrays, which broadcast with models and GPU counts.
 
-    Fields of type Real may be arrays; they broadcast with the model and the GPU counts. Raises InputError for what no
-    server can do, when it is made.
+    Raises InputError for what no server can do, when it is made.
     """
 
     gpu: Gpu
@@ -125,10 +124,7 @@ class Deployment:
 
     @property
     def batch_cap(self) -> Real:
-        """Most concurrent requests of a replica; infinite where memory alone limits them.
-
-        By default vLLM's own cap for the GPU, of each attention group: each is an engine.
-        """
+        """Most concurrent requests of a replica: as stated, or vLLM's own cap for the GPU, of each attention group."""
         return self.gpu.default_max_num_seqs * self.attention_dp if self.max_num_seqs is None else self.max_num_seqs
 
     @property
@@ -162,14 +158,12 @@ class Deployment:
 
 
 ARRAY_FIELDS = tuple(bounds_of(Deployment))
-"""The fields that may be arrays."""
 
 
 def degrees(deployment: Deployment) -> tuple[int, ...]:
-    """The GPU counts of one replica to look at, ascending, none above `max_gpus`.
+    """The GPU counts of one replica to look at, ascending: those stated, or powers of two, up to `max_gpus`.
 
-    They are the deployment's `tensor_parallel_degrees`, or the powers of two, as servers run. Raises InputError for a
-    degree that is no whole number of at least 1, and where none is left.
+    Raises InputError for a degree that is no whole number of at least 1, and where none is left.
     """
     most, stated = deployment.max_gpus, deployment.tensor_parallel_degrees
     if not (1 <= most <= MOST_GPUS and most == int(most)):

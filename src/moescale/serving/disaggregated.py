@@ -7,10 +7,9 @@ prompt's pass gives the first. W_p prefill and W_d decode workers answer at most
 
     X = min(W_p q / A, W_d b v / ((n - 1) D))         requests a second, for (t_p W_p + t_d W_d) price / X dollars each
 
-Times are those of two engines, one of each kind, under Poisson arrivals at LOAD of that rate: TTFT is the prefill
-engine's and M. For a rate that is asked, arrivals have that rate, and each kind the fewest GPUs that keep it. Prompts never
-delay an output token, which is what the split is for. For plans, which price thousands of models, `apart` has as many
-workers of each kind as keep both busy: a request costs t_p A / q + t_d (n - 1) D / (b v) GPU seconds.
+Times are those of two engines, one of each kind, under Poisson arrivals at LOAD of that rate, or at the rate that is asked:
+TTFT is the prefill engine's and M. For plans, which price thousands of models, `apart` has as many workers of each kind as
+keep both busy: a request costs t_p A / q + t_d (n - 1) D / (b v) GPU seconds.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """One serving engine, pass by pass: whatever load a server gets, the same scheduler and the same prices of passes answer.
 
-The deployment says how passes are filled, a `Load` when requests come: at once, at a rate, from clients that wait for their
-answers, or at stated times. Each pass first continues the running requests, then admits waiting ones in order of arrival
-until its tokens, `max_num_seqs` or the KV cache are used up (continuous batching). When the cache is full, the latest
-request is evicted and computed again later. A pass takes its kernels' time, from a table that is made once of a latency
-source, and what the host adds. Runs of passes without a prompt are taken in one step, so that time grows with requests, not
-with tokens.
+Each pass first continues the running requests, then admits waiting ones in order of arrival until its tokens,
+`max_num_seqs` or the KV cache are used up (continuous batching). When the cache is full, the latest request is evicted and
+computed again later. A pass takes its kernels' time, from a table that is made once of a latency source, and what the host
+adds. Runs of passes without a prompt are taken in one step, so that time grows with requests, not with tokens.
 
 A replica is one engine. Attention groups share it: each has its own room in memory and tokens of a pass, and the latency
 source prices the busiest. A pipeline of P stages is P engines that take turns, each with a P-th of memory and requests.

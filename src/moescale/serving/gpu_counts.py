@@ -84,9 +84,8 @@ SERVED = (
 def layouts(model: Architecture, deployment: Deployment, counts: tuple[int, ...]) -> tuple[FloatArray, Deployment]:
     """GPU counts of the replicas to look at, (k, 1, ..) before the common shape, and the deployment with the groups of each.
 
-    Attention groups and expert-parallel GPUs are as the deployment states them; where it searches groups, also each count that
-    tensor parallelism alone would hold the cache more than once on (latent attention on 2 GPUs or more, grouped queries on more
-    GPUs than they have key-value heads), with so many groups that it does not, and whole experts over all GPUs.
+    Where it searches groups, each count that tensor parallelism alone would hold the cache more than once on comes twice, also
+    with so many groups that it does not, and whole experts over all GPUs.
     """
     d, shape = deployment, (-1, *(1 for _ in shape_of(model, 1.0, deployment)))
     found = [(n, d.attention_dp, d.expert_parallel) for n in counts]
@@ -112,8 +111,7 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     """Serving figures at the GPU count among `degrees(deployment)` with the fewest dollars per token.
 
     Counts are compared at their largest batches; with `every`, for questions of a few entries, at the cheapest of a ladder
-    of batches, as `cost` does. Prices within TIED are the same, and go to fewer GPUs. Where no count serves a model, the entry is that of the largest, and
-    costs infinity.
+    of batches, as `cost` does. Where no count serves a model, the entry is that of the largest, and costs infinity.
     """
     model = with_usual_shares(model, deployment.weights)
     count, d = layouts(model, deployment, degrees(deployment))
@@ -132,9 +130,8 @@ def usd_at(
     groups: FloatArray,
     batch: FloatArray | None = None,
 ) -> FloatArray:
-    """Dollars per million output tokens of models (s, n) on `gpus` GPUs a replica, in so many groups of attention; infinite where one is not served.
-
-    With a `batch` at that one, whether it fits and keeps the limits or not.
+    """Dollars per million output tokens of models (s, n) on `gpus` GPUs a replica in so many groups of attention, infinite where
+    one is not served; at a `batch`, whether it fits and keeps the limits or not.
     """
     model = with_usual_shares(model, deployment.weights)
     servers = Servers(model, gpus, latency, laid_out(deployment, groups))
@@ -157,9 +154,9 @@ def cost(
 ) -> Cost:
     """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
 
-    With `clients` the cheapest for a closed loop of so many (of the `lengths` of a trace), among those within the latency
-    limits, by the means or the `percentile`, where any are; with `more_replicas` also the fewest copies of each count that keep the limits and fit into the
-    most GPUs, where one copy does not; `progress` is told of each count then. Raises InfeasibleError when no count serves the model, InputError for arrays.
+    With `clients` the cheapest for a closed loop of so many (of the `lengths` of a trace) within the latency limits, by means
+    or the `percentile`; with `more_replicas` also the fewest copies of each count that keep them, where one does not. Raises
+    InfeasibleError when no count serves the model, InputError for arrays.
     """
     if shape_of(model, 1.0, deployment):
         what = "a record describes one model and one deployment, but one of them holds arrays"

@@ -102,9 +102,7 @@ def fewest(
 class OpenLoop(Measured):
     """The fewest replicas that answer a rate in time; times are means, or the percentile.
 
-    `utilization` = requests_per_s / (replicas x the plateau of one), the plateau being b / (n iteration) requests a second
-    at the largest batch b that memory and max_num_seqs allow, latency limits left out. It is a share of throughput, not of
-    time: at half of it the server may still run passes without a gap, of smaller batches.
+    `utilization` = requests_per_s / (replicas x the plateau of one, `plateau_of`), a share of throughput, not of time.
     """
 
     requests_per_s: float

@@ -1,33 +1,20 @@
-"""Memory, passes and times of a server with so many requests in service (the paper's appendix B).
+"""Memory, passes and times of a server with so many requests in service (the paper's appendix B; docs/reference/mathematics.md).
 
-Legend: g GPUs of one replica, p prompt and n output tokens a request, b requests in service. Memory of one GPU times
-memory_fraction holds its share of the weights, the reserve and its share of the KV cache, so b = free bytes / KV bytes
-of a request of p + n/2 tokens, its time average. One iteration decodes b tokens in D = decode(b) and starts x = b/n
-prompts; a prompt is processed in one pass, so that below x = 1 a share x of the iterations has one. y = min(x, 1).
+Legend: g GPUs of one replica, p prompt and n output tokens a request, b requests in service: free bytes / KV bytes of a
+request of p + n/2 tokens. One iteration decodes b tokens in D = decode(b) and starts x = b/n prompts; y = min(x, 1).
 
     separate (the paper's): prompts have passes of A = prefill(max(x, 1)), so that the weights are read twice
-        I = D + y A                     seconds of an iteration; b/I output tokens a second, X = b/(n I) requests a second
-        TPOT = D + A min(b - 1, n - 1)/n                       TTFT = W + A        b = X (A + n TPOT)
+        I = D + y A                     seconds of an iteration; b/I output tokens a second, b/(n I) requests a second
+        TPOT = D + A min(b - 1, n - 1)/n                       TTFT = W + A
     chunked: prompts ride in passes that decode, which take D + A, A = min(mixed(b, max(x, 1)) - D, prefill(max(x, 1)))
-        I = D + y A
-        TPOT = D + A min(b - 1, n - 1)/(n - 1)                 TTFT = W + D + A    b = X (D + A + (n - 1) TPOT)
+        TPOT = D + A min(b - 1, n - 1)/(n - 1)                 TTFT = W + D + A
 
-TPOT, the mean time between a request's output tokens as its client measures it, holds the prompts of the b - 1 others
-and not its own: D for a batch of one. TTFT is the pass of its own prompt and W, the mean rest of the pass under way when
-it comes, which is E[S^2] / 2 E[S] of passes of S seconds, and E[S] more where an asynchronous host has filled the next
-one: none for a batch of one. In a closed loop requests start evenly spaced, so that no further prompt waits before it;
-those in service are b = X times a request's time in service (Little's law), and with the waiting ones c = b + X W =
-X (TTFT + n TPOT), where the paper charges n decodes beside the prompt's pass and chunked prefill n - 1. A client that
-holds more requests in flight than b waits for a place: its TTFT is c/X - n TPOT, and nothing else changes.
-
-`host` adds what a server's CPU does for each pass; the paper's formula, and the default, counts none. What speeds a server
-up changes the letters, not the formulas: with drafted tokens n is the passes of a request, n / (1 + accepted), and seconds
-per token are those of a pass over 1 + accepted; of a prompt p (1 - prefix_hit) tokens are computed, and the hits stored
-once; in passes of T tokens a prompt takes c, A is what all c add, and b is at most what fills such passes, n T / (p + n).
-
-With `attention_dp` N, N groups of g/N GPUs hold attention and serve b/N requests each, whose cache lies on their own GPUs;
-the layers of experts keep them in step, so that the busiest one sets the pace. With `pipeline_parallel` P, a pass of b/P
-requests through P stages of g/P GPUs takes its layers' time and P messages; P such passes are under way at once.
+W is the mean rest of the pass under way when a request comes, E[S^2] / 2 E[S] of passes of S seconds, and E[S] more where an
+asynchronous host has filled the next one: none for a batch of one. With drafted tokens n is the passes of a request,
+n / (1 + accepted); of a prompt p (1 - prefix_hit) tokens are computed; in passes of T tokens a prompt takes c, and A is
+what all c add. With `attention_dp` N, N groups of g/N GPUs hold attention and serve b/N requests each; the layers of experts
+keep them in step, so that the busiest one sets the pace. With `pipeline_parallel` P, a pass of b/P requests through P stages
+of g/P GPUs takes its layers' time and P messages; P such passes are under way at once.
 """
 
 from __future__ import annotations

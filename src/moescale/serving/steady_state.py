@@ -152,8 +152,7 @@ class Batches:
 def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
     """The largest batches that memory, max_num_seqs and the latency limits allow.
 
-    `rivals`: the entries along the first axis compete, and of many those that a smaller batch cannot make the cheapest are left
-    out as too slow.
+    `rivals`: the entries along the first axis compete; those that a smaller batch cannot make the cheapest are out as too slow.
     """
     d = servers.deployment
     per_gpu, free = servers.bytes_per_gpu()
@@ -225,8 +224,7 @@ def _reason(servers: Servers, free: FloatArray) -> FloatArray:
 def _with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *, every: bool) -> Batches:
     """The same with smaller batches where those take fewer seconds per token, among the entries of a mask.
 
-    A batch shares its weights, so that seconds per token nearly always fall up to the largest; measured kernels have
-    steps. The best of a few smaller batches, or of `every` one on a ladder, is refined between its neighbours.
+    The best of a few smaller batches, or of `every` one on a ladder, is refined between its neighbours.
     """
     shape = servers.shape
     batch, among = np.broadcast_to(batches.batch, shape), np.broadcast_to(among & (batches.batch > 1.0), shape)
@@ -294,11 +292,7 @@ def serving_of(
 
 
 def shares_heads(n_heads: Real, n_kv_heads: Real, count: Real) -> BoolArray:
-    """Where `count` GPUs hold equal shares of the heads, as vLLM demands.
-
-    Query heads are split evenly. Key-value heads are split evenly or, where there are fewer of them than GPUs, each is
-    held by equally many GPUs. Latent attention, whose cache has no heads, has as many of either.
-    """
+    """Where `count` GPUs hold equal shares of the heads, as vLLM demands; fewer key-value heads are each held by equally many."""
     heads, kv_heads = (np.asarray(n, dtype=np.float64) for n in (n_heads, n_kv_heads))
     return (heads % count == 0) & ((kv_heads % count == 0) | (count % kv_heads == 0))
 

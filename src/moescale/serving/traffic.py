@@ -1,9 +1,8 @@
 """What users send: lengths of prompts and outputs, as mean numbers or a trace of requests.
 
-In steady state a server holds a request for as many iterations as it has output tokens, so what is held at a time is
-weighted by n: requests of p prompt and n output tokens hold E[n (p + n/2)] / E[n] tokens on average. Prompts are
-processed one by one, so that their cost is an average over requests, in which attention is quadratic in p; two lengths
-that share mean, variance and skewness with all prompts (Gauss quadrature) average every cubic polynomial exactly.
+A server holds a request for as many iterations as it has output tokens: requests of p prompt and n output tokens hold
+E[n (p + n/2)] / E[n] tokens on average. The cost of prompts is an average over two lengths that share mean, variance and
+skewness with all of them (Gauss quadrature).
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ class Traffic:
 
 
 def summarise(prompt_tokens: FloatArray, output_tokens: FloatArray, source: str = "given by the user") -> Traffic:
-    """The traffic of requests with these lengths, shape (requests,) each; see the module for what is kept of them.
-
-    Raises InputError unless there are requests and all lengths are finite and at least 1.
-    """
+    """The traffic of requests with these lengths, shape (requests,) each; InputError unless all are finite and at least 1."""
     p, n = (np.asarray(lengths, dtype=np.float64).ravel() for lengths in (prompt_tokens, output_tokens))
     if p.size == 0 or p.size != n.size:
         raise InputError(f"{p.size} prompts and {n.size} outputs are not requests", where=source)
