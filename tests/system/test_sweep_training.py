@@ -211,31 +211,18 @@ def test_a_sweep_on_a_cluster_leaves_the_same_table(tmp_path: Path, undisturbed:
         drive_stub(made(tmp_path / "b", execute={"on": "slurm", "slurm": {"cluster": "local", "no_such": 5}}))
 
 
-def test_the_estimate_stands_on_stated_or_measured_rates(tmp_path: Path) -> None:
+def test_a_dry_run_says_what_is_left(tmp_path: Path) -> None:
     sweep = made(tmp_path)
     plan = dry_run(sweep)
-    assert "seconds" not in plan
     assert [outlook["state"] for outlook in plan["runs"]] == ["new"] * 4
     assert not sweep.folder.exists()
-    assert "seconds" not in plan["runs"][0]
-    stated = dry_run(made(tmp_path, execute={"flops_per_s": 1e9, "jobs": 2}))
-    times = [run.training_flops / 1e9 for run in sweep.runs]
-    assert [outlook["seconds"] for outlook in stated["runs"]] == pytest.approx(times)
-    # The two first start at once; each place takes the next when it is free.
-    assert stated["seconds"] == pytest.approx(max(times[0] + times[2], times[1] + times[3]))
-
     first = made(tmp_path, grid={**GRID, "shapes": [[64, 2]], "experts": 1})
     drive_stub(first)
     (sweep.runs[1].output).mkdir()
     (sweep.runs[1].output / "progress.jsonl").write_text('{"step": 5, "steps": 20}\n')
     later = dry_run(sweep)
-    assert later["rate_from"] == "the median of 1 finished run"
-    rate = sweep.runs[0].training_flops / 10.0  # what the stub says
     assert [outlook["state"] for outlook in later["runs"]] == ["finished", "interrupted", "new", "new"]
-    shares = [0.0, 0.75, 1.0, 1.0]
-    assert [o["seconds"] for o in later["runs"]] == pytest.approx(
-        [s * r.training_flops / rate for s, r in zip(shares, sweep.runs, strict=True)]
-    )
+    assert [outlook["share"] for outlook in later["runs"]] == [1.0, 0.25, 0.0, 0.0]
 
 
 def test_the_last_whole_line_of_progress_is_read(tmp_path: Path) -> None:

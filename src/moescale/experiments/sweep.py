@@ -5,7 +5,6 @@ Runs on torchtitan or Megatron-LM are started by the launch that `export` writes
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
 import os
@@ -18,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import tomli_w
@@ -36,7 +35,7 @@ from moescale.io.signals import sigterm_interrupts, uninterrupted
 from moescale.models.recipe import defaults
 from moescale.runs.importers.tracked_run import number
 from moescale.training.choice import Launch
-from moescale.units import format_count, plural
+from moescale.units import format_count
 
 Row = dict[str, Any]
 
@@ -87,23 +86,8 @@ class Swept:
 
 
 def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
-    """What a sweep would do and take, from what is there, as JSON-ready values; starts nothing.
-
-    Times are FLOPs over `flops_per_s` of [execute], or over the median rate of the finished runs; where neither is known,
-    `seconds` are absent.
-    """
-    results = _finished(sweep)
-    rates: list[float] = []
-    for row in results.values():
-        with suppress(KeyError, TypeError, ZeroDivisionError):  # a launched run does not say how long it took
-            rates.append(row["training_flops"] / row["seconds"])
-    rate, rate_from = sweep.execution.flops_per_s, "flops_per_s of [execute]"
-    if rate is None and rates:
-        rate, rate_from = median(rates), f"the median of {plural(len(rates), 'finished run')}"
-    elif rate is None:
-        rate_from = "set flops_per_s of [execute], or finish one run"
-    outlooks: list[dict[str, Any]] = []
-    free = [0.0] * _jobs(sweep, len(sweep.runs), jobs)  # when each place has done its runs: each run takes the first
+    """What a sweep would do and take, from what is there, as JSON-ready values; starts nothing."""
+    results, outlooks = _finished(sweep), list[dict[str, Any]]()
     for run in sweep.runs:
         progress = read_progress(run.output)
         share = min(progress["step"] / progress["steps"], 1.0) if progress.get("steps") else 0.0
@@ -111,14 +95,10 @@ def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
         if run.name in results:
             state, share = "finished", 1.0
         outlooks.append(run.to_dict() | {"state": state, "share": share})
-        if share == 1.0 or rate:
-            outlooks[-1]["seconds"] = (1 - share) * run.training_flops / (rate or 1.0)
-            heapq.heapreplace(free, free[0] + outlooks[-1]["seconds"])
-    plan = {
+    return {
         "table": str(sweep.table), "folder": str(sweep.folder), "engine": sweep.engine, "runs": outlooks,
-        "jobs": len(free), "training_flops": sum(run.training_flops for run in sweep.runs), "rate_from": rate_from,
+        "jobs": _jobs(sweep, len(sweep.runs), jobs), "training_flops": sum(run.training_flops for run in sweep.runs),
     }  # fmt: skip
-    return plan | ({"seconds": max(free)} if all("seconds" in outlook for outlook in outlooks) else {})
 
 
 def drive(

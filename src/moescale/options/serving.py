@@ -42,9 +42,7 @@ class ServingOptions(Group):
     max_gpus: int | None = quantity(f"Most GPUs to serve one model; tensor parallel; default: {NODE}.", GPUS)
     prompt: float | None = quantity(f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", REQUEST_TOKENS)
     output: float | None = quantity(f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", REQUEST_TOKENS)
-    trace: Path | None = path(
-        "File of requests; replaces --prompt and --output; CSV or JSON lines with token counts."
-    )
+    trace: Path | None = path("File of requests; replaces --prompt and --output; CSV or JSON lines with token counts.")
     latency: str = text(
         "Latency source; silicon (measured kernels), silicon:ENGINE[@VERSION], roofline, the path of a latency table, or auto "
         "(silicon where it covers the model).",

@@ -12,7 +12,7 @@ from moescale.options.law import DEFAULT_LAW
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import DECIDES
 from moescale.planning.sweep_design import DesignedRun, SweepDesign
-from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
+from moescale.units import format_count, format_flops, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, ends_text, table_of
 from moescale.views.tables.plan import P_LOSS
 from moescale.views.tables.screen import FAR
@@ -59,7 +59,6 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
         (Column("E", rank=5), lambda r: f"{r['n_experts']}"),
         (Column("tokens"), lambda r: " ".join(format_count(tokens) for tokens in r["tokens"])),
         (Column("FLOPs", rank=1), lambda r: format_flops(r["training_flops"])),
-        (Column("time", rank=1), lambda r: format_seconds(r["seconds"]) if "seconds" in r else "-"),
         (Column("state", text=True, rank=4), _state),
     )
     write_table(console, table_of("", runs, cells))
@@ -70,8 +69,6 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
         f"{plural(len(runs), 'run')}, {done} finished, {format_flops(plan['training_flops'])} FLOPs in total, "
         f"{plan['jobs']} in parallel; sizes without embeddings.",
     )
-    time = f"About {format_seconds(plan['seconds'])} left, by" if "seconds" in plan else "For an estimate of time:"
-    write_paragraph(console, f"{time} {plan['rate_from']}.")
     write_paragraph(console, f"Run table: {plan['table']}.")
 
 
