@@ -276,8 +276,6 @@ def test_a_call_with_arrays_of_everything_equals_the_scalar_calls(
                 ("max_num_seqs", 0.5), ("utilization", 0.0), ("weight_bytes_per_param", -1.0),
             )
         ),
-        ({"prompt_nodes": ((100.0, 0.5), (200.0, 0.5))}, "prompt_nodes"),
-        ({"prompt_nodes": ((230.0, 0.5),)}, "prompt_nodes"),
         *(({"max_gpus": count}, "max_gpus") for count in (0, 2.5, 10**9)),
     ],
 )  # fmt: skip

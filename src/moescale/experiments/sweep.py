@@ -24,7 +24,7 @@ import tomli_w
 
 from moescale.errors import InputError
 from moescale.experiments.jobs import BUSY, LOST, Jobs
-from moescale.experiments.run import add_rows, check_libraries, check_run_table, read_result
+from moescale.experiments.run import RESULT, add_rows, check_libraries, check_run_table, read_result
 from moescale.experiments.settings import stated_columns
 from moescale.experiments.sweep_file import PlannedRun, Sweep
 from moescale.export.launch import export_model
@@ -48,16 +48,24 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 NUMBER = r"([-+.\deEnaif]+)"
 # torchtitan 0.3, components/metrics.py, MetricsProcessor.log and log_validation; Megatron-LM, training/training.py,
 # training_log, and evaluate_and_print_results.
-STEPS = {
-    "torchtitan": re.compile(rf"(?<!validate )step:\s*(\d+)\s+loss:\s*{NUMBER}"),
-    "megatron": re.compile(rf"iteration\s+(\d+)/\s*\d+ \|.*?lm loss:\s*{NUMBER}"),
+LOGGED = {  # steps with a training loss, and with a validation loss
+    "torchtitan": (rf"(?<!validate )step:\s*(\d+)\s+loss:\s*{NUMBER}", rf"validate step:\s*(\d+)\s+loss:\s*{NUMBER}"),
+    "megatron": (
+        rf"iteration\s+(\d+)/\s*\d+ \|.*?lm loss:\s*{NUMBER}",
+        rf"validation loss at iteration (\d+).*?lm loss value:\s*{NUMBER}",
+    ),
 }
-VALIDATIONS = {
-    "torchtitan": re.compile(rf"validate step:\s*(\d+)\s+loss:\s*{NUMBER}"),
-    "megatron": re.compile(rf"validation loss at iteration (\d+).*?lm loss value:\s*{NUMBER}"),
-}
-SAME = ("peak_lr", "steps", "batch_tokens", "sequence_tokens", "schedule", "min_lr_ratio", "weight_decay", "beta1", "beta2",
-        "grad_clip")  # fmt: skip
+SAME = (
+    "peak_lr",
+    "steps",
+    "batch_tokens",
+    "sequence_tokens",
+    "min_lr_ratio",
+    "weight_decay",
+    "beta1",
+    "beta2",
+    "grad_clip",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +120,12 @@ def drive(
     command: Callable[[Path], list[str]] | None = None,
     poll_s: float = POLL_S,
 ) -> Swept:
-    """Train every run that has no result, and add its rows to the table when it has ended.
+    """Train every run that has no result, `jobs` at once, and add its row to the table when it has ended.
 
-    `jobs` are run at once. A run whose command ended without a result is started again, `retries` times, and goes on from
-    its checkpoint; one that another driver has is waited for. After `seconds` all that run are stopped, to go on at the
+    A run whose command ended without a result is started again, `retries` times, and goes on from its checkpoint; one that
+    another driver has is waited for. After `seconds`, and by Ctrl-C and SIGTERM, all that run are stopped, to go on at the
     next call. Without `resume` a run that was interrupted starts anew. `command` makes another command of a run's RUN.toml.
-
-    Ctrl-C and SIGTERM stop the runs and raise KeyboardInterrupt and signals.Terminated. Raises InputError where a folder
-    holds another run, where table or place cannot be used, and where the libraries that train are missing.
+    Raises InputError where a folder holds another run, table or place cannot be used, or the libraries that train are missing.
     """
     start = time.monotonic()
     make_folder(sweep.table.parent)
@@ -135,12 +141,15 @@ def drive(
         row = _result_of(run)
         if row is None and ended and sweep.engine != "moescale" and (row := read_log(run, sweep.engine)):
             make_folder(run.output)
-            write_atomically(run.output / "result.json", json.dumps({"rows": [row]}, indent=2))
+            write_atomically(run.output / RESULT, json.dumps({"rows": [row]}, indent=2))
         if row is None:
             return False
         results[run.name] = row
         add_rows(sweep.table, [row])
-        say(f"{row['name']}: {_outcome(row)}")
+        outcome = f"loss {row['loss']:.4f}" if isinstance(row.get("loss"), float) else "no loss"
+        if row.get("diverged") is True:
+            outcome = f"diverged ({row.get('diverged_why') or 'no reason given'})"
+        say(f"{row['name']}: {outcome}")
         return True
 
     def ended(run: PlannedRun, code: int) -> None:
@@ -206,13 +215,6 @@ def drive(
     )  # fmt: skip
 
 
-def _outcome(row: Row) -> str:
-    if row.get("diverged") is True:
-        return f"diverged ({row.get('diverged_why') or 'no reason given'})"
-    loss = row.get("loss")
-    return f"loss {loss:.4f}" if isinstance(loss, float) and math.isfinite(loss) else "no loss"
-
-
 def _status(sweep: Sweep, finished: int, failed: int, active: list[PlannedRun]) -> str:
     rate = sum(read_progress(run.output).get("tokens_per_s", 0.0) for run in active)
     parts = [f"{finished}/{len(sweep.runs)} runs done", f"{len(active)} running"]
@@ -276,14 +278,13 @@ def write_launch(run: PlannedRun, sweep: Sweep) -> list[str]:
     pairs = {key: (getattr(t, key), getattr(recipe, key)) for key in SAME}
     pairs["warmup"] = (round(t.warmup * t.steps), recipe.warmup_steps)
     for key, (stated, launched) in pairs.items():
-        same = stated == launched if isinstance(stated, str) else math.isclose(stated, launched, rel_tol=1e-9)
-        if not same and not (key == "warmup" and abs(stated - launched) <= 1):
+        if not math.isclose(stated, launched, rel_tol=1e-9, abs_tol=1.0 if key == "warmup" else 0.0):
             what = f"{key} is {stated}, and the launch for {engine} has {launched}"
             raise InputError(what, where=f"run {run.name}", next_step='take that, or engine = "moescale"')
     corpus, output = run.settings.data.corpus, str(run.output.absolute())
-    given = {"OUTPUT": output, "TOKENIZER": corpus, "DATA": f"{corpus}/train", "CORPUS": corpus}
-    stated = [f"{name}={os.environ.get(name, value) if name != 'OUTPUT' else value}" for name, value in given.items()]
-    return ["env", *stated, "bash", str((folder / "run.sh").absolute())]
+    usual = {"TOKENIZER": corpus, "DATA": f"{corpus}/train", "CORPUS": corpus}
+    stated = [f"{name}={os.environ.get(name, value)}" for name, value in usual.items()]
+    return ["env", f"OUTPUT={output}", *stated, "bash", str((folder / "run.sh").absolute())]
 
 
 def read_log(run: PlannedRun, engine: str) -> Row | None:
@@ -296,8 +297,10 @@ def read_log(run: PlannedRun, engine: str) -> Row | None:
     if not log.exists():
         return None
     text = COLOURS.sub("", read_text(log, limit_bytes=LOG_LIMIT_BYTES))
-    steps = [(int(step), number(loss)) for step, loss in STEPS[engine].findall(text)]
-    validations = dict((int(step), number(loss)) for step, loss in VALIDATIONS[engine].findall(text))
+    steps, validated = (
+        [(int(step), number(loss)) for step, loss in re.findall(logged, text)] for logged in LOGGED[engine]
+    )
+    validations = dict(validated)
     last = run.settings.training.steps
     # A trainer logs every so many steps: the end is the last step that it would log.
     every = max((b - a for (a, _), (b, _) in pairwise(steps)), default=1)

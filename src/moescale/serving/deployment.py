@@ -76,7 +76,7 @@ class Deployment:
     host: HostOverhead = NO_OVERHEAD  # the CPU side of the server, added to the kernels of every pass
     max_ttft_s: Annotated[Real | None, TIME] = None  # longest time to first token; None: no limit
     max_tpot_s: Annotated[Real | None, TIME] = None  # longest time per output token; None: no limit
-    # The distribution of lengths (traffic.Traffic); without it every request has the mean lengths.
+    # The distribution of lengths, as `with_traffic` takes it; without it every request has the mean lengths.
     context_tokens: Annotated[Real | None, AT_LEAST_ONE] = None  # held on average while served; None: p + n/2
     longest_request_tokens: Annotated[Real | None, AT_LEAST_ONE] = None  # must fit beside the weights; None: p + n
     prompt_nodes: tuple[tuple[float, float], ...] = ()  # (length, share) that stand for all prompts; (): the mean
@@ -94,12 +94,6 @@ class Deployment:
         if np.any(np.asarray(self.accepted_tokens) > self.drafted_tokens):
             what = f"accepted_tokens {np.max(self.accepted_tokens):g} are more than are drafted"
             raise InputError(what, where="deployment", next_step="raise draft_tokens, or leave it out")
-        if self.prompt_nodes:
-            lengths, shares = np.asarray(self.prompt_nodes).T
-            same_mean = np.all(abs(lengths @ shares / self.prompt_tokens - 1.0) < 1e-9)
-            if not (abs(np.sum(shares) - 1.0) < 1e-9 and same_mean) or np.min(self.prompt_nodes) < 0:
-                what = "prompt_nodes must have shares of sum 1 and the mean prompt_tokens"
-                raise InputError(what, where="deployment")
 
     @property
     def held_tokens(self) -> Real:
@@ -135,7 +129,7 @@ class Deployment:
                 return int(np.asarray(stated))
         entries = sorted(catalogue.read("servers.toml")["vllm_api_server"], key=lambda entry: entry["max_num_seqs"])
         fitting = [entry for entry in entries if entry["max_num_seqs"] <= self.gpu.default_max_num_seqs]
-        return int((fitting[-1] if fitting else entries[0])["max_num_batched_tokens"])
+        return int((fitting or entries[:1])[-1]["max_num_batched_tokens"])
 
     @property
     def reserved_bytes(self) -> Real:
@@ -170,10 +164,9 @@ def degrees(deployment: Deployment) -> tuple[int, ...]:
         raise InputError(f"max_gpus must be a whole number from 1 to {MOST_GPUS}, not {most:g}", where="deployment")
     if stated is None:
         return tuple(2**power for power in range(int(most).bit_length()))
-    for degree in stated:
-        if not (degree >= 1 and degree == int(degree)):
-            what = f"tensor_parallel_degrees must be whole numbers of at least 1, not {degree:g}"
-            raise InputError(what, where="deployment")
+    if (wrong := next((degree for degree in stated if COUNT.bad(degree) is not None), None)) is not None:
+        what = f"tensor_parallel_degrees must be whole numbers of at least 1, not {wrong:g}"
+        raise InputError(what, where="deployment")
     within = tuple(sorted({int(degree) for degree in stated if degree <= most}))
     if not within:
         what = f"none of tensor_parallel_degrees is within max_gpus = {most}"
