@@ -73,19 +73,27 @@ def simulate(model: Architecture, latency: LatencySource, deployment: Deployment
     sent_s = mine.request_s + mine.token_s * prompt.astype(np.float64)
     first_s, last_s, busy, n_passes = _run(arrival_s, sent_s, scheduler, prices, d.host)
     whole, part = (load.n_requests, mine.n_requests) if load.clients is None else (load.clients, mine.clients or 1)
+    tokens, makespan_s = output.astype(np.float64), float(np.max(last_s))
+    output_tok_s = whole / part * float(np.sum(tokens)) / makespan_s
+    usd_per_s = replicas * gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0
     return Run(
         load=mine,
         engines=whole / part,
         parts=stages,
-        usd_per_s=replicas * gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0,
         arrival_s=arrival_s,
         first_s=first_s,
         last_s=last_s,
-        output_tokens=output.astype(np.float64),
+        output_tokens=tokens,
+        ttft_s=first_s - arrival_s,
+        tpot_s=np.where(tokens > 1.0, (last_s - first_s) / np.maximum(tokens - 1.0, 1.0), math.nan),
+        e2e_s=last_s - arrival_s,
+        makespan_s=makespan_s,
+        output_tok_s=output_tok_s,
+        usd_per_mtok=usd_per_s / output_tok_s * 1e6,
         n_passes=n_passes,
         n_preemptions=scheduler.n_preemptions,
         peak_running=scheduler.peak_running,
-        mean_running=busy / float(np.max(last_s)),
+        mean_running=busy / makespan_s,
         peak_kv_share=scheduler.peak_bytes / scheduler.available,
     )
 

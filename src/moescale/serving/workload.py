@@ -186,48 +186,21 @@ class Run:
     load: Load  # of this engine
     engines: float  # that share the whole load
     parts: int  # engines of a replica
-    usd_per_s: float  # of all GPUs
     arrival_s: FloatArray  # when its client sent it
     first_s: FloatArray  # when its first token came
     last_s: FloatArray
     output_tokens: FloatArray
+    ttft_s: FloatArray
+    tpot_s: FloatArray  # mean time between the later tokens; NaN for a single token
+    e2e_s: FloatArray  # arrival to last token
+    makespan_s: float  # from the start of the arrivals to the last token
+    output_tok_s: float  # of the whole deployment, over the makespan
+    usd_per_mtok: float  # dollars per million output tokens, over the makespan
     n_passes: int
     n_preemptions: int
     peak_running: int
     mean_running: float  # over the makespan, idle time included
     peak_kv_share: float  # of the cache
-
-    @property
-    def makespan_s(self) -> float:
-        """From the start of the arrivals to the last token."""
-        return float(np.max(self.last_s))
-
-    @property
-    def output_tok_s(self) -> float:
-        """Output tokens a second of the whole deployment, over the makespan."""
-        return self.engines * float(np.sum(self.output_tokens)) / self.makespan_s
-
-    @property
-    def usd_per_mtok(self) -> float:
-        """Dollars per million output tokens, over the makespan."""
-        return self.usd_per_s / self.output_tok_s * 1e6
-
-    @property
-    def ttft_s(self) -> FloatArray:
-        """Time to first token."""
-        return self.first_s - self.arrival_s
-
-    @property
-    def tpot_s(self) -> FloatArray:
-        """Mean time between the later tokens; NaN for a single token."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            between_s = (self.last_s - self.first_s) / (self.output_tokens - 1.0)
-        return np.where(self.output_tokens > 1, between_s, math.nan)
-
-    @property
-    def e2e_s(self) -> FloatArray:
-        """Arrival to last token."""
-        return self.last_s - self.arrival_s
 
     def measured(self, percentile: float | None = None, first: int = 0) -> dict[str, Any]:
         """The fields of `Measured` over the requests from `first` on."""
@@ -241,15 +214,13 @@ class Run:
         if clients is not None:
             later_s = float(np.mean(self.ttft_s[first:]))
             loop = {"concurrency": round(self.engines * clients), "plateau_ttft_s": later_s, "percentile": percentile}
+        same = ("output_tok_s", "makespan_s", "usd_per_mtok", "n_preemptions")
         return Answer(
             **self.measured(percentile, 0 if percentile is None else first),
+            **{name: getattr(self, name) for name in same},
             requests=round(requests),
-            output_tok_s=self.output_tok_s,
             requests_per_s=requests / self.makespan_s,
-            makespan_s=self.makespan_s,
-            usd_per_mtok=self.usd_per_mtok,
             batch=self.parts * self.mean_running,
             peak_running=self.parts * self.peak_running,
-            n_preemptions=self.n_preemptions,
             **loop,
         )
