@@ -75,6 +75,7 @@ class Cost(Record):
         return self.gpus // (self.replicas or 1)
 
 
+HELD = ("weight_bytes", "weight_bytes_per_gpu", "kv_bytes_per_token")
 SERVED = (
     *("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok"),
     *("batch", "prefill_s", "decode_s", "iteration_s", "ttft_s", "tpot_s", "throughput_tok_s"),
@@ -99,12 +100,11 @@ def layouts(model: Architecture, deployment: Deployment, counts: tuple[int, ...]
 
 def laid_out(deployment: Deployment, attention_dp: Real | None) -> Deployment:
     """The deployment with the groups of attention that a search chose; nothing more is searched then."""
-    d = replace(deployment, searches_groups=False)
     groups = np.asarray(1.0 if attention_dp is None else attention_dp, dtype=np.float64)
     if not deployment.searches_groups or np.all(groups <= 1.0):
-        return d
-    ways = np.where(groups > 1.0, math.inf, d.expert_parallel)
-    return replace(d, attention_dp=groups[()], expert_parallel=ways[()])
+        return replace(deployment, searches_groups=False)
+    ways = np.where(groups > 1.0, math.inf, deployment.expert_parallel)
+    return replace(deployment, searches_groups=False, attention_dp=groups[()], expert_parallel=ways[()])
 
 
 def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment, *, every: bool = False) -> Serving:
@@ -235,37 +235,32 @@ def cost_at_rate(
         except InfeasibleError as error:
             refused = refused or error
     if best is None:
-        what = f"no GPU count serves {model.name or 'the model'}"
-        raise refused or InfeasibleError(
-            what, where=deployment.gpu.name, next_step="relax the limits, or take more GPUs"
-        )
+        what, step = f"no GPU count serves {model.name or 'the model'}", "relax the limits, or take more GPUs"
+        raise refused or InfeasibleError(what, where=deployment.gpu.name, next_step=step)
     return best
 
 
 def _order(one: Cost) -> tuple[bool, float, int]:
     """The cheapest first, of those within the limits; equal ones by GPUs."""
     loop = one.closed_loop
-    if loop is None:
-        return False, one.usd_per_mtok or 0.0, one.gpus
-    return not loop.meets_limits, loop.usd_per_mtok, one.gpus
+    return loop is not None and not loop.meets_limits, (loop or one).usd_per_mtok or 0.0, one.gpus
 
 
 def _record(model: Architecture, latency: LatencySource, d: Deployment, serving: Serving, i: int) -> Cost:
     """The record of one GPU count; where it is not served, with the reason."""
     gpus, parameters = int(serving.gpus[i]), count_parameters(model)
     groups, stages, replicas = (int(np.asarray(n)) for n in (d.attention_dp, d.pipeline_parallel, d.replicas))
-    infeasible, served = infeasible_reason(serving, model, latency, d, (i,)), dict[str, Any]()
+    infeasible = infeasible_reason(serving, model, latency, d, (i,))
+    known = HELD if infeasible is not None else (*HELD, *SERVED)
+    figures: dict[str, Any] = {name: float(getattr(serving, name)[i]) for name in known}
     if infeasible is None:
-        served.update({name: float(getattr(serving, name)[i]) for name in SERVED})
-        served.update(limited_by=LIMITS[int(serving.limited_by[i])], latency_limit=_latency_limit(serving, d, i))
+        figures |= {"limited_by": LIMITS[int(serving.limited_by[i])], "latency_limit": _latency_limit(serving, d, i)}
     return Cost(
+        **figures,
         gpus=gpus * replicas,
         n_params_total=float(parameters.total),
         n_params_active=float(parameters.active),
-        weight_bytes=float(serving.weight_bytes[i]),
-        weight_bytes_per_gpu=float(serving.weight_bytes_per_gpu[i]),
         reserve_bytes=float(d.reserved_bytes),
-        kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
         latency_source=latency.name,
         tensor_parallel=int(gpus / groups / stages) or 1,
         expert_parallel=int(d.expert_ways(gpus)),
@@ -273,7 +268,6 @@ def _record(model: Architecture, latency: LatencySource, d: Deployment, serving:
         pipeline_parallel=stages if stages > 1 else None,
         replicas=replicas,
         infeasible=infeasible,
-        **served,
     )
 
 
