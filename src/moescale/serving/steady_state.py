@@ -325,8 +325,6 @@ def infeasible_reason(
             )
         case Reason.HEADS:
             return _uneven_heads(int(at(servers.group_gpus)), at(model.n_heads), at(model.n_kv_heads))
-        case Reason.EXPERT_PARALLEL | Reason.ATTENTION_DP | Reason.PIPELINE as reason:
-            return f"{on_gpus} {REASONS[reason]}"
         case Reason.TOO_SLOW:
             times = servers.times(np.asarray(1.0))
             first, later = (times.ttft_s, d.max_ttft_s), (times.tpot_s, d.max_tpot_s)
@@ -336,14 +334,8 @@ def infeasible_reason(
                 if most is not None and at(took) > at(most)
             )
             return f"a batch of 1 {on_gpus} is too slow: {exceeded}"
-        case Reason.NO_LATENCY:
-            cap = at(d.batch_cap)
-            separate = ", or it knows separate passes only" if d.scheduling == "chunked" else ""
-            return (
-                f"the latency source has no answer for this model {on_gpus} at a batch of "
-                f"{min(at(d.attention_dp) * free / at(servers.kv_bytes(d.held_tokens)), cap):.4g}, prompts of {at(d.prompt_tokens):g} and contexts of "
-                f"{at(d.held_tokens):g} tokens; a smaller max_num_seqs may lie within its range{separate}"
-            )
+        case reason:
+            return f"{on_gpus} {REASONS[reason]}"
 
 
 def _uneven_heads(gpus: int, heads: float, kv_heads: float) -> str:
