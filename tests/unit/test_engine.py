@@ -130,11 +130,13 @@ def test_every_token_is_produced_once_within_every_limit(case: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("asynchronous", "first_s"), [(False, 6e-3), (True, 8e-3)])
-def test_an_asynchronous_host_has_filled_the_next_pass_when_this_one_starts(asynchronous: bool, first_s: float) -> None:
+def test_an_asynchronous_host_has_filled_the_next_pass_when_this_one_starts(
+    asynchronous: bool, first_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Passes of 2 ms; the second request comes during the second of them."""
-    load = Load(n_requests=2, arrival_s=np.asarray([0.0, 3.5e-3]))
+    monkeypatch.setattr(engine, "arrival_times_s", lambda load: np.asarray([0.0, 3.5e-3]))
     d = deployment(host=replace(NO_OVERHEAD, asynchronous=asynchronous))
-    run = simulate(MODEL, Lines(cache_s=0.0), d, 1, load)
+    run = simulate(MODEL, Lines(cache_s=0.0), d, 1, burst(2))
     assert run.first_s == pytest.approx([2e-3, first_s])
 
 
@@ -315,15 +317,6 @@ def test_defaults_are_those_of_the_catalogue() -> None:
         assert {"name", "version", "source", "date", "scheduling"} <= entry.keys()
     named = {name: engine_of_latency(name).name for name in ("auto", "roofline", "silicon:trtllm@1.3.0rc20", "a.csv")}
     assert named == {"auto": "vllm", "roofline": "vllm", "silicon:trtllm@1.3.0rc20": "trtllm", "a.csv": ""}
-
-
-def test_a_trace_of_arrivals_is_served_when_it_comes() -> None:
-    load = Load(n_requests=3, arrival_s=np.array([0.0, 1.0, 5.0]), prompt_tokens=np.array([100.0, 50.0, 100.0]))
-    run = simulate(MODEL, Lines(token_s=1e-4), deployment(), 1, load)
-    assert run.arrival_s.tolist() == [0.0, 1.0, 5.0]
-    assert run.ttft_s == pytest.approx([10e-3, 5e-3, 10e-3])  # nobody meets another
-    with pytest.raises(InputError, match="3 requests, but 2 arrival times"):
-        replace(load, arrival_s=np.array([0.0, 1.0]))
 
 
 @pytest.mark.parametrize("load", [burst(5), burst(5, 10.0), closed(2), saturated(3.0)])

@@ -327,13 +327,13 @@ def infeasible_reason(
             return _uneven_heads(int(at(servers.group_gpus)), at(model.n_heads), at(model.n_kv_heads))
         case Reason.TOO_SLOW:
             times = servers.times(np.asarray(1.0))
-            first, later = (times.ttft_s, d.max_ttft_s), (times.tpot_s, d.max_tpot_s)
-            exceeded = "; ".join(
+            first = ("time to first token", times.ttft_s, d.max_ttft_s)
+            exceeded = [
                 f"{kind} {at(took) * 1e3:.3g} ms, allowed {at(most) * 1e3:.3g} ms"
-                for kind, took, most in (("time to first token", *first), ("time per output token", *later))
+                for kind, took, most in (first, ("time per output token", times.tpot_s, d.max_tpot_s))
                 if most is not None and at(took) > at(most)
-            )
-            return f"a batch of 1 {on_gpus} is too slow: {exceeded}"
+            ]
+            return f"a batch of 1 {on_gpus} is too slow: {'; '.join(exceeded)}"
         case reason:
             return f"{on_gpus} {REASONS[reason]}"
 

@@ -49,27 +49,22 @@ class Load:
     seed: Annotated[int, Bound(0, whole=True)] = 0
     prompt_tokens: FloatArray | None = None
     output_tokens: FloatArray | None = None
-    arrival_s: FloatArray | None = None  # stated times, sorted
     computed: bool = False  # prompts come with their cache, from another server that gave the first token
 
     def __post_init__(self) -> None:
         check_bounds(self, where="load")
-        if self.arrival_s is not None and len(self.arrival_s) != self.n_requests:
-            raise InputError(f"{self.n_requests} requests, but {len(self.arrival_s)} arrival times", where="load")
         if self.clients is not None and not math.isinf(self.requests_per_s):
             what = "the clients of a closed loop set the rate themselves"
             raise InputError(what, where="load", next_step="leave out requests_per_s, or clients")
 
     def share(self, copies: int) -> Load:
         """What one of so many engines gets that are dealt the requests in turn."""
-        stated = {name: getattr(self, name) for name in ("prompt_tokens", "output_tokens", "arrival_s")}
+        stated = {name: getattr(self, name) for name in ("prompt_tokens", "output_tokens")}
         dealt = {name: values[::copies] for name, values in stated.items() if values is not None}
         requests, clients = max(round(self.n_requests / copies), 1), self.clients
         if clients is not None:
             clients = max(round(clients / copies), 1)
             requests = min(requests, clients * max(ENOUGH // clients, 1))
-        if self.arrival_s is not None:
-            requests = len(dealt["arrival_s"])
         return replace(
             self,
             n_requests=requests,
@@ -114,8 +109,6 @@ def arrival_times_s(load: Load) -> FloatArray:
     Random intervals are scaled so that their mean is exactly 1 / requests_per_s in every run, as vLLM's benchmark does.
     """
     n = load.n_requests
-    if load.arrival_s is not None:
-        return load.arrival_s.astype(np.float64)
     if load.clients is not None:
         return np.where(np.arange(n) < load.clients, 0.0, math.inf)
     if math.isinf(load.requests_per_s):
