@@ -440,24 +440,19 @@ def _run_folders() -> Sequence[Files]:
         "identity": {"settings_sha256": "ab", "corpus_sha256": "cd"},
     }
     rows = [{"name": "a", "settings_sha256": "ab", "tokens": 1000, "loss": 2.5}]
-    line = {"step": 3, "steps": 10, "tokens": 300, "tokens_per_s": 12.5, "seconds": 9.0, "loss": 3.0, "mfu": None}
     return [
         {
             "settings.json": json.dumps(document, default=str).encode(),
             "result.json": json.dumps({"rows": rows}).encode(),
-            "progress.jsonl": "".join(json.dumps({**line, "step": i}) + "\n" for i in range(4)).encode(),
         }
     ]
 
 
-def _read_run_folder(folder: Path, rng: Random) -> object:
+def _read_run_folder(folder: Path, rng: Random) -> None:
     from moescale.experiments.run import check_same, read_result
-    from moescale.experiments.sweep import read_progress
 
-    progress = read_progress(folder)
     assert read_result(folder)
     check_same(folder, {"settings_sha256": "ab", "corpus_sha256": "cd"})
-    return bool(progress)
 
 
 # The page.

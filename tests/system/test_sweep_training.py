@@ -20,12 +20,12 @@ from moescale.errors import InputError
 from moescale.experiments import sweep as driver
 from moescale.experiments.jobs import BUSY, LOST, Jobs, execute
 from moescale.experiments.run import read_result
-from moescale.experiments.sweep import Swept, drive, dry_run, read_progress
+from moescale.experiments.sweep import Swept, drive, dry_run
 from moescale.experiments.sweep_file import Sweep, expand, read_sweep
 from moescale.runs.table import read_runs
 from processes import lives, until
 from reference_data import TESTS
-from stub_training import GRID, document, know, made
+from stub_training import GRID, document, know, made, step_of
 from stub_training import command as stub_command
 
 pytest.importorskip("submitit", reason="needs submitit: pip install '.[train]'")
@@ -115,8 +115,8 @@ def driver_process(sweep: Sweep, *, jobs: int = 2) -> subprocess.Popen[str]:
 def reached(sweep: Sweep, step: int) -> bool:
     """Whether one run is finished and another has come so far."""
     finished = {run.name for run in sweep.runs if read_result(run.output) is not None}  # first: another must still run
-    others = (read_progress(run.output) for run in sweep.runs if run.name not in finished)
-    return bool(finished) and any(progress.get("step", 0) >= step for progress in others)
+    others = (run.output for run in sweep.runs if run.name not in finished)
+    return bool(finished) and any(step_of(output) >= step for output in others)
 
 
 def test_a_killed_driver_ends_its_runs_and_the_next_goes_on(tmp_path: Path, undisturbed: list[str]) -> None:
@@ -222,16 +222,6 @@ def test_a_dry_run_says_what_is_left(tmp_path: Path) -> None:
     (sweep.runs[1].output / "progress.jsonl").write_text('{"step": 5, "steps": 20}\n')
     later = dry_run(sweep)
     assert [outlook["state"] for outlook in later["runs"]] == ["finished", "interrupted", "new", "new"]
-    assert [outlook["share"] for outlook in later["runs"]] == [1.0, 0.25, 0.0, 0.0]
-
-
-def test_the_last_whole_line_of_progress_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "progress.jsonl"
-    assert read_progress(tmp_path) == {}
-    file.write_text('{"step": 1, "steps": 4, "event": "step"}\n{"step": 2, "ste')
-    assert read_progress(tmp_path) == {"step": 1, "steps": 4}
-    file.write_text(f'{{"step": 3, "loss": NaN, "mfu": ""}}\n[]\n7\nnull\n{{"step": 1{"0" * 400}}}\n')
-    assert read_progress(tmp_path) == {"step": 3}
 
 
 def test_a_command_waits_for_the_lock_of_its_run_and_says_that_another_had_it(tmp_path: Path) -> None:

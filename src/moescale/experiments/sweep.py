@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,12 +30,10 @@ from moescale.experiments.sweep_file import PlannedRun, Sweep
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.io.files import make_folder, read_text, write_atomically
-from moescale.io.json_text import parse_json
 from moescale.io.signals import sigterm_interrupts, uninterrupted
 from moescale.models.recipe import defaults
 from moescale.runs.importers.tracked_run import number
 from moescale.training.choice import Launch
-from moescale.units import format_count
 
 Row = dict[str, Any]
 
@@ -97,12 +95,8 @@ def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
     """What a sweep would do and take, from what is there, as JSON-ready values; starts nothing."""
     results, outlooks = _finished(sweep), list[dict[str, Any]]()
     for run in sweep.runs:
-        progress = read_progress(run.output)
-        share = min(progress["step"] / progress["steps"], 1.0) if progress.get("steps") else 0.0
-        state = "interrupted" if progress else "new"
-        if run.name in results:
-            state, share = "finished", 1.0
-        outlooks.append(run.to_dict() | {"state": state, "share": share})
+        state = "interrupted" if (run.output / "progress.jsonl").exists() else "new"
+        outlooks.append(run.to_dict() | {"state": "finished" if run.name in results else state})
     return {
         "table": str(sweep.table), "folder": str(sweep.folder), "engine": sweep.engine, "runs": outlooks,
         "jobs": _jobs(sweep, len(sweep.runs), jobs), "training_flops": sum(run.training_flops for run in sweep.runs),
@@ -163,8 +157,7 @@ def drive(
             waiting.appendleft(run)
             return
         log, count = run.beside("log"), attempts[run.name]
-        end = "\n".join(_tail(log).decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
-        failed[run.name] = Failure(name=run.name, attempts=count, exit_code=code, log=str(log), log_end=end)
+        failed[run.name] = Failure(name=run.name, attempts=count, exit_code=code, log=str(log), log_end=_tail(log))
         say(f"{run.name}: {how} and failed; see {log}")
 
     if waiting:
@@ -175,7 +168,7 @@ def drive(
         most = _jobs(sweep, len(waiting), jobs)
         place = Jobs(sweep.execution.on, sweep.execution.slurm, (sweep.folder / ".submitit").absolute(), most)
         active: list[tuple[PlannedRun, Any]] = []
-        status, said_at = (-1, -1), 0.0
+        told, said_at = (-1, -1), 0.0
         with sigterm_interrupts():
             try:
                 while waiting or active:
@@ -196,9 +189,10 @@ def drive(
                             line = train_command(file, resume=resume or attempts[run.name] > 0)
                         with uninterrupted():  # a run that is started and not known would be left behind
                             active.append((run, place.start(line, log, run.lock.absolute())))
-                    if (now := (len(results), len(failed))) != status or time.monotonic() - said_at > LINE_EVERY_S:
-                        status, said_at = now, time.monotonic()
-                        say(_status(sweep, *now, [run for run, _ in active]))
+                    if (now := (len(results), len(failed))) != told or time.monotonic() - said_at > LINE_EVERY_S:
+                        told, said_at = now, time.monotonic()
+                        of_failed = f", {len(failed)} failed" if failed else ""
+                        say(f"{len(results)}/{len(sweep.runs)} runs done, {len(active)} running{of_failed}")
                     if seconds is not None and time.monotonic() >= start + seconds:
                         break
                     if active:
@@ -213,13 +207,6 @@ def drive(
         diverged=tuple(row["name"] for row in results.values() if row.get("diverged") is True),
         seconds=time.monotonic() - start,
     )  # fmt: skip
-
-
-def _status(sweep: Sweep, finished: int, failed: int, active: list[PlannedRun]) -> str:
-    rate = sum(read_progress(run.output).get("tokens_per_s", 0.0) for run in active)
-    parts = [f"{finished}/{len(sweep.runs)} runs done", f"{len(active)} running"]
-    parts += [f"{failed} failed"] * (failed > 0) + [f"{format_count(rate)} tokens/s"] * (rate > 0)
-    return ", ".join(parts)
 
 
 def train_command(run_file: Path, *, resume: bool = True) -> list[str]:
@@ -242,22 +229,12 @@ def _result_of(run: PlannedRun) -> Row | None:
     return row
 
 
-def read_progress(output: str | Path) -> Mapping[str, float]:
-    """The finite numbers of the last whole line of a run's progress.jsonl, or none: a run that is killed may leave a torn line."""
-    for line in reversed(_tail(Path(output) / "progress.jsonl").splitlines()):
-        with suppress(InputError, AttributeError):
-            values: Any = parse_json(line.decode("utf-8", "replace"), where="")
-            known = {k: float(v) for k, v in values.items() if isinstance(v, int | float) and abs(v) < 1e300}
-            if "step" in known:
-                return known
-    return {}
-
-
-def _tail(file: Path) -> bytes:
+def _tail(file: Path) -> str:
+    """The last lines of a log."""
     with suppress(OSError), file.open("rb") as stream:
         stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
-        return stream.read()
-    return b""
+        return "\n".join(stream.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
+    return ""
 
 
 def _jobs(sweep: Sweep, runs: int, stated: int | None) -> int:

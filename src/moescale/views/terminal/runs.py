@@ -59,7 +59,7 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
         (Column("E", rank=5), lambda r: f"{r['n_experts']}"),
         (Column("tokens"), lambda r: " ".join(format_count(tokens) for tokens in r["tokens"])),
         (Column("FLOPs", rank=1), lambda r: format_flops(r["training_flops"])),
-        (Column("state", text=True, rank=4), _state),
+        (Column("state", text=True, rank=4), lambda r: r["state"]),
     )
     write_table(console, table_of("", runs, cells))
     done = sum(run["state"] == "finished" for run in runs)
@@ -70,10 +70,6 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
         f"{plan['jobs']} in parallel; sizes without embeddings.",
     )
     write_paragraph(console, f"Run table: {plan['table']}.")
-
-
-def _state(run: Mapping[str, Any]) -> str:
-    return f"{run['state']} at {run['share']:.0%}" if 0 < run["share"] < 1 else run["state"]
 
 
 def show_design(
