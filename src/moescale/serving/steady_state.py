@@ -23,9 +23,7 @@ from moescale.serving.servers import Servers, Times
 from moescale.typing import BoolArray, FloatArray, Real
 from moescale.units import plural
 
-MOST_TOGETHER = 64  # entries: what one search for their batches takes hardly depends on their number
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
-MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 193  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
@@ -149,11 +147,8 @@ class Batches:
         )
 
 
-def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
-    """The largest batches that memory, max_num_seqs and the latency limits allow.
-
-    `rivals`: the entries along the first axis compete; those that a smaller batch cannot make the cheapest are out as too slow.
-    """
+def largest_batches(servers: Servers) -> Batches:
+    """The largest batches that memory, max_num_seqs and the latency limits allow."""
     d = servers.deployment
     per_gpu, free = servers.bytes_per_gpu()
     reason = _reason(servers, free)
@@ -170,16 +165,8 @@ def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
         cap = np.minimum(cap, by_tokens)
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
     times = servers.times(batch)
-    batches = Batches(batch, times, per_gpu, limited_by, reason)
     late = np.broadcast_to(fits & (times.over_limits(d) > 1.0), servers.shape)
-    if rivals and np.count_nonzero(late) > MOST_TOGETHER:
-        # Fewer requests share what the weights take: a price only rises.
-        least = np.broadcast_to(batches.usd_per_mtok(servers), late.shape)
-        first = late & (least == np.min(np.where(late, least, math.inf), axis=0))
-        batches = replace(batches, reason=np.where(late, Reason.TOO_SLOW, reason))
-        batches = _within_limits(servers, batches, first)
-        late = late & ~first & (least * MARGIN < np.min(batches.usd_per_mtok(servers), axis=0))
-    return _within_limits(servers, batches, late)
+    return _within_limits(servers, Batches(batch, times, per_gpu, limited_by, reason), late)
 
 
 def _within_limits(servers: Servers, batches: Batches, late: BoolArray) -> Batches:
@@ -256,7 +243,7 @@ def figures(servers: Servers, *, every: bool, rivals: bool = False) -> Serving:
     `rivals`: the entries along the first axis compete, and no smaller batch is looked for but of those that are the cheapest
     at their largest.
     """
-    d, batches = servers.deployment, largest_batches(servers, rivals=rivals)
+    d, batches = servers.deployment, largest_batches(servers)
     if d.batching == "cheapest":
         usd = batches.usd_per_mtok(servers)
         among = batches.served & (not rivals or usd <= np.min(usd, axis=0))
