@@ -253,8 +253,13 @@ def _record(model: Architecture, latency: LatencySource, d: Deployment, serving:
     infeasible = infeasible_reason(serving, model, latency, d, (i,))
     known = HELD if infeasible is not None else (*HELD, *SERVED)
     figures: dict[str, Any] = {name: float(getattr(serving, name)[i]) for name in known}
+    limit = int(serving.limited_by[i])
     if infeasible is None:
-        figures |= {"limited_by": LIMITS[int(serving.limited_by[i])], "latency_limit": _latency_limit(serving, d, i)}
+        figures["limited_by"] = LIMITS[limit]
+    if infeasible is None and limit == Limit.LATENCY:  # the one that it comes closest to
+        limits = {"max_ttft": (serving.ttft_s[i], d.max_ttft_s), "max_tpot": (serving.tpot_s[i], d.max_tpot_s)}
+        taken = {name: float(time_s / most_s) for name, (time_s, most_s) in limits.items() if most_s is not None}
+        figures["latency_limit"] = max(taken, key=lambda name: (taken[name], name))
     return Cost(
         **figures,
         gpus=gpus * replicas,
@@ -269,12 +274,3 @@ def _record(model: Architecture, latency: LatencySource, d: Deployment, serving:
         replicas=replicas,
         infeasible=infeasible,
     )
-
-
-def _latency_limit(serving: Serving, deployment: Deployment, index: int) -> str | None:
-    """The limit that an entry of `serve` comes closest to, where latency limits its batch."""
-    if int(serving.limited_by[index]) != Limit.LATENCY:
-        return None
-    ttft_s, tpot_s = serving.ttft_s[index], serving.tpot_s[index]
-    limits = (("max_ttft", ttft_s, deployment.max_ttft_s), ("max_tpot", tpot_s, deployment.max_tpot_s))
-    return max((float(taken / most), name) for name, taken, most in limits if most is not None)[1]

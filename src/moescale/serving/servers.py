@@ -73,7 +73,15 @@ class Servers:
         count = self.count
         if not np.all((count >= 1) & (count <= MOST_GPUS) & (count == np.floor(count))):
             raise InputError(f"GPU counts must be whole numbers from 1 to {MOST_GPUS}, not {count}", where="gpus")
-        _check_source(self.latency, self.deployment)
+        theirs, where, d = getattr(self.latency, "gpu", None), self.latency.name, self.deployment
+        if isinstance(theirs, Gpu) and theirs.name != d.gpu.name:
+            what = f"the latencies are those of {theirs.name}, the deployment is on {d.gpu.name}"
+            raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
+        for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
+            stated, wanted = getattr(self.latency, name, None), np.asarray(getattr(d, name), dtype=np.float64)
+            if stated is not None and np.any(wanted != stated):
+                what = f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}"
+                raise InputError(what, where=where, next_step=f"make the latency source with {name}={wanted.flat[0]:g}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -258,16 +266,3 @@ def shape_of(model: Architecture, count: Real, deployment: Deployment) -> tuple[
     """The shape that models, GPU counts and a deployment broadcast to."""
     numbers = (getattr(deployment, name) for name in ARRAY_FIELDS)
     return common_shape(model, count, *(number for number in numbers if number is not None))
-
-
-def _check_source(latency: LatencySource, deployment: Deployment) -> None:
-    """Refuse a source that says what it stands for, where that is not what is deployed."""
-    theirs, where = getattr(latency, "gpu", None), latency.name
-    if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
-        what = f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}"
-        raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
-    for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
-        stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
-        if stated is not None and np.any(wanted != stated):
-            what = f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}"
-            raise InputError(what, where=where, next_step=f"make the latency source with {name}={wanted.flat[0]:g}")
