@@ -230,7 +230,6 @@ def _result_of(run: PlannedRun) -> Row | None:
 
 
 def _tail(file: Path) -> str:
-    """The last lines of a log."""
     with suppress(OSError), file.open("rb") as stream:
         stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
         return "\n".join(stream.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:])

@@ -148,7 +148,6 @@ def accuracy_of_any() -> Accuracy:
 
 
 def _ratios(entry: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a Band from an entry of the catalogue."""
     return {"n": entry["rows"], "geometric_mean": entry["geometric_mean"], "spread": entry["spread"]}
 
 

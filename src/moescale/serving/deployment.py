@@ -98,7 +98,6 @@ class Deployment:
     prompt_nodes: tuple[tuple[float, float], ...] = ()  # (length, share) that stand for all prompts; (): the mean
 
     def __post_init__(self) -> None:
-        """What no bound of one field says, too."""
         check_bounds(self, where="deployment")
         degrees(self)
         for name, known in (("scheduling", SCHEDULING), ("batching", BATCHES)):

@@ -43,8 +43,8 @@ PASSES_AT_ONCE = 4096  # that are priced before the next arrival is looked at
 def simulate(model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int, load: Load) -> Run:
     """Serve every request of `load` with `model` on `gpus` GPUs a replica; deterministic by the load's seed.
 
-    Where the deployment has a host, `latency` should price kernels alone (`kernels_alone`). Raises InputError for impossible input, InfeasibleError where the model, or the longest request beside
-    it, does not fit, or where the latency source has no answer for a pass that is needed.
+    Where the deployment has a host, `latency` should price kernels alone (`kernels_alone`). Raises InfeasibleError where the
+    model, or the longest request beside it, does not fit, or the latency source has no answer for a pass that is needed.
     """
     if shape_of(model, gpus, deployment):
         what = "a load is answered for one model and one deployment, not for arrays"
@@ -134,10 +134,7 @@ class _Prices:
         return np.interp(contexts, self.contexts, row)
 
     def mixed_s(self, batch: int, context: float, chunk: float) -> float:
-        """Seconds of a pass that decodes `batch` requests and computes `chunk` tokens of prompts.
-
-        The context acts through the cache reads of the decoding requests, which add to everything else.
-        """
+        """Seconds of a pass that decodes `batch` requests and computes `chunk` tokens of prompts; cache reads add to all else."""
         j, right = _between(self.chunks, chunk)
 
         def at(row: list[float]) -> float:
@@ -169,8 +166,6 @@ def _grid(most: float) -> FloatArray:
 
 
 class _Pass(NamedTuple):
-    """What one pass computes."""
-
     chunk: IntArray  # tokens of prompts, of each running request
     decodes: BoolArray  # the running requests that decode
     batch: int  # how many these are
@@ -179,10 +174,7 @@ class _Pass(NamedTuple):
 
 
 class _Scheduler:
-    """Requests of an engine, by their place in the order of arrival, and which of them the next pass computes.
-
-    A request is admitted when its whole prompt fits beside what the cache holds now.
-    """
+    """Requests of an engine, by their place in the order of arrival, and which of them the next pass computes."""
 
     def __init__(self, prompt: IntArray, output: IntArray, servers: Servers, *, computed: bool = False) -> None:
         d = servers.deployment
@@ -274,7 +266,7 @@ class _Scheduler:
         return chunk, decodes, used
 
     def _admit(self, left: int, used: float) -> list[int]:
-        """Let waiting requests run, within so many tokens and beside `used` bytes of cache; the prompt tokens of each."""
+        """Let waiting requests run whose prompts fit into so many tokens, and beside `used` bytes of cache; the prompt tokens of each."""
         chunks, admitted = list[int](), list[int]()
         while self.waiting and left > 0 and len(self.running) + len(admitted) < self.max_num_seqs:
             first = self.waiting[0]
@@ -334,10 +326,7 @@ class _Scheduler:
 def _run(
     arrival_s: FloatArray, request_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: HostOverhead
 ) -> tuple[FloatArray, FloatArray, float, int]:
-    """First and last token of each request, running requests times seconds, and passes.
-
-    Writes when a client of a closed loop sends its next request into `arrival_s`.
-    """
+    """First and last token of each request, running requests times seconds, and passes; fills in `arrival_s` of a closed loop."""
     n = len(arrival_s)
     first_s, last_s = np.full(n, math.nan), np.full(n, math.nan)
     known = int(np.count_nonzero(np.isfinite(arrival_s)))  # requests whose clients have sent them

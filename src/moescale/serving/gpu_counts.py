@@ -247,7 +247,6 @@ def _order(one: Cost) -> tuple[bool, float, int]:
 
 
 def _record(model: Architecture, latency: LatencySource, d: Deployment, serving: Serving, i: int) -> Cost:
-    """The record of one GPU count; where it is not served, with the reason."""
     gpus, parameters = int(serving.gpus[i]), count_parameters(model)
     groups, stages, replicas = (int(np.asarray(n)) for n in (d.attention_dp, d.pipeline_parallel, d.replicas))
     infeasible = infeasible_reason(serving, model, latency, d, (i,))
