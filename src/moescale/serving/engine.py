@@ -94,7 +94,6 @@ def simulate(model: Architecture, latency: LatencySource, deployment: Deployment
         n_preemptions=scheduler.n_preemptions,
         peak_running=scheduler.peak_running,
         mean_running=busy / makespan_s,
-        peak_kv_share=scheduler.peak_bytes / scheduler.available,
     )
 
 
@@ -205,7 +204,6 @@ class _Scheduler:
         self.looked = 0  # passes that decoded since the scheduler looked for new requests
         self.balance_passes = d.engine.balance_passes if groups > 1 else 0  # that prompts wait for other groups'
         self.n_preemptions = self.peak_running = 0
-        self.peak_bytes = 0.0
 
     def most_requests(self) -> float:
         """Requests that the cache holds at most, when they come."""
@@ -310,7 +308,6 @@ class _Scheduler:
         running = self.running
         self.cached[running] += now.chunk + self.yielded * passes * now.decodes
         self.peak_running = max(self.peak_running, len(running))
-        self.peak_bytes = max(self.peak_bytes, self.bytes_of(running, self.cached[running]))
         self.waited += passes if self.waiting else 0
         # After a pass with prompts the scheduler looks at once.
         self.looked = self.engine.receive_interval if now.prefilled else self.looked + passes
@@ -318,8 +315,7 @@ class _Scheduler:
         given = running[now.decodes | prompted]
         self.left[given] -= passes
         done = given[self.left[given] <= 0]
-        if len(done):
-            self.running = running[self.left[running] > 0]
+        self.running = running[self.left[running] > 0]
         return given, done
 
 

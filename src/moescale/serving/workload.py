@@ -193,7 +193,6 @@ class Run:
     n_preemptions: int
     peak_running: int
     mean_running: float  # over the makespan, idle time included
-    peak_kv_share: float  # of the cache
 
     def measured(self, percentile: float | None = None, first: int = 0) -> dict[str, Any]:
         """The fields of `Measured` over the requests from `first` on."""
