@@ -31,8 +31,8 @@ SCHEDULING = {
 STATED = (
     *("usd_per_gpu_hour", "prompt_tokens", "output_tokens", "max_num_seqs", "max_ttft_s", "max_tpot_s"),
     *("memory_fraction", "utilization", "scheduling", "max_num_batched_tokens", "draft_tokens"),
+    *("prefix_hit", "accepted_tokens"),
 )
-WHERE_NOT_ZERO = ("prefix_hit", "accepted_tokens")
 
 # Ten tokens a second are some 450 words a minute, about twice the reading speed (238 words a minute; Brysbaert, How many
 # words do we read per minute?, Journal of Memory and Language 109, 2019).
@@ -202,11 +202,10 @@ def question_record(model: Architecture, deployment: Deployment, source: Latency
     """Model, hardware, traffic, formats and kernels of an answer; what was not stated is absent."""
     d = deployment
     record: dict[str, object] = {"model": model.name, "gpu": d.gpu.name, "kv_cache": cache_format(d)}
-    stated = {name: getattr(d, name) for name in (*STATED, *WHERE_NOT_ZERO)} | {"max_num_seqs": d.batch_cap}
+    stated = {name: getattr(d, name) for name in STATED} | {"max_num_seqs": d.batch_cap}
     for name, value in stated.items():
         number = value if value is None or isinstance(value, str) else float(np.asarray(value))
-        absent = (None, math.inf, 0.0) if name in WHERE_NOT_ZERO else (None, math.inf)
-        if number not in absent:
+        if number not in (None, math.inf, 0.0):
             record[name] = number
     engine, version = engine_of(source)
     return record | ({} if engine is None else {"engine": engine, "engine_version": version})

@@ -117,7 +117,7 @@ class _Prices:
             return replace(servers, deployment=replace(servers.deployment, **held))
 
         self.decode = at(self.contexts).pass_s(batches[:, np.newaxis])  # [batch, context]
-        prompts = chunks / float(np.asarray(servers.computed(servers.deployment.prompt_tokens)))
+        prompts = chunks / float(servers.computed(servers.deployment.prompt_tokens))
         alone = at(self.middle).pass_s(None, prompts)
         self.prompts: list[float] = alone.tolist()
         self.mixed: list[list[float]] = []  # [batch, tokens], at the middle context

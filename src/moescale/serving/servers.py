@@ -177,12 +177,10 @@ class Servers:
             found.append(total_s)
         return found
 
-    def computed(self, prompt_tokens: Real) -> Real:
+    def computed(self, prompt_tokens: Real) -> FloatArray:
         """Tokens of such a prompt that are computed: what the cache does not hold, the last one at least."""
-        hit = np.asarray(self.deployment.prefix_hit)
-        if not np.any(hit > 0.0):
-            return prompt_tokens
-        return np.maximum(prompt_tokens * (1.0 - hit), np.minimum(prompt_tokens, 1.0))
+        missed = 1.0 - np.asarray(self.deployment.prefix_hit)
+        return np.maximum(prompt_tokens * missed, np.minimum(prompt_tokens, 1.0))
 
     def _drafting_s(self, decoding: Pass) -> FloatArray:
         """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it."""
