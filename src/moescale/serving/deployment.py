@@ -1,4 +1,4 @@
-"""How a model is served: the hardware, its price, the traffic, and the limits, each with its bounds; and how records and screens state it."""
+"""How a model is served: hardware, price, traffic and limits, each with its bounds; and how records and screens state it."""
 
 from __future__ import annotations
 

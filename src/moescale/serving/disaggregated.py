@@ -224,8 +224,9 @@ def disaggregated(
                 except InfeasibleError as error:
                     refused = refused or error
         if not found:
-            few = f"{plural(stated or 0, 'GPU')} to {'decode' if decodes else 'prefill'} cannot take {rate:g} requests a second"
-            raise (refused or InfeasibleError(few, next_step="state more")).within("separate prefill and decode")
+            pool = f"{plural(stated or 0, 'GPU')} to {'decode' if decodes else 'prefill'}"
+            few = InfeasibleError(f"{pool} cannot take {rate:g} requests a second", next_step="state more")
+            raise (refused or few).within("separate prefill and decode")
         return found
 
     prefills, decodes = numbers(first, prefill_gpus), numbers(later, decode_gpus)

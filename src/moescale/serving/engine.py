@@ -133,7 +133,7 @@ class _Prices:
         return np.interp(contexts, self.contexts, row)
 
     def mixed_s(self, batch: int, context: float, chunk: float) -> float:
-        """Seconds of a pass that decodes `batch` requests and computes `chunk` tokens of prompts; cache reads add to all else."""
+        """Seconds of a pass that decodes `batch` requests, whose cache reads add to all else, and computes `chunk` tokens."""
         j, right = _between(self.chunks, chunk)
 
         def at(row: list[float]) -> float:
@@ -264,7 +264,7 @@ class _Scheduler:
         return chunk, decodes, used
 
     def _admit(self, left: int, used: float) -> list[int]:
-        """Let waiting requests run whose prompts fit into so many tokens, and beside `used` bytes of cache; the prompt tokens of each."""
+        """Let waiting requests run, whose whole prompts fit beside `used` bytes, within so many tokens; the tokens of each."""
         chunks, admitted = list[int](), list[int]()
         while self.waiting and left > 0 and len(self.running) + len(admitted) < self.max_num_seqs:
             first = self.waiting[0]
@@ -322,7 +322,7 @@ class _Scheduler:
 def _run(
     arrival_s: FloatArray, request_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: HostOverhead
 ) -> tuple[FloatArray, FloatArray, float, int]:
-    """First and last token of each request, running requests times seconds, and passes; fills in `arrival_s` of a closed loop."""
+    """First and last token of each request, running requests times seconds, and passes; fills in a closed loop's `arrival_s`."""
     n = len(arrival_s)
     first_s, last_s = np.full(n, math.nan), np.full(n, math.nan)
     known = int(np.count_nonzero(np.isfinite(arrival_s)))  # requests whose clients have sent them

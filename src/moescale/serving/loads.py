@@ -134,7 +134,7 @@ def open_loop(
     output_tokens: FloatArray | None = None,
     most_replicas: int = MOST_REPLICAS,
 ) -> OpenLoop:
-    """The fewest replicas of `gpus` GPUs that serve `requests_per_s`, Poisson arrivals dealt in turn, within the limits of `deployment`.
+    """The fewest replicas of `gpus` GPUs that serve `requests_per_s` (Poisson, dealt in turn) within the deployment's limits.
 
     Lengths may be those of a trace, from which requests are drawn in turn. Deterministic. Raises InputError for an impossible
     rate or percentile, InfeasibleError where no number of replicas is fast enough.

@@ -1,4 +1,4 @@
-"""Memory, passes and times of a server with so many requests in service (the paper's appendix B; docs/reference/mathematics.md).
+"""Memory, passes and times of a server with so many requests in service (docs/reference/mathematics.md).
 
 Legend: g GPUs of one replica, p prompt and n output tokens a request, b requests in service: free bytes / KV bytes of a
 request of p + n/2 tokens. One iteration decodes b tokens in D = decode(b) and starts x = b/n prompts; y = min(x, 1).
@@ -132,7 +132,7 @@ class Servers:
         return kv_bytes_per_request(stage, tokens, self.deployment.kv_bytes_per_element, self.group_gpus)
 
     def held(self, free: FloatArray) -> FloatArray:
-        """Requests, a time average, that so many bytes of each GPU hold; each attention group holds a cached prefix once for all."""
+        """Requests, a time average, that so many bytes of each GPU hold; each attention group has one copy of a cached prefix."""
         d = self.deployment
         each = self.kv_bytes(np.add(d.prompt_tokens, d.output_tokens) if d.engine.reserves else d.held_tokens)
         hit = np.asarray(d.prefix_hit)
@@ -140,11 +140,11 @@ class Servers:
         return (free - shared) / np.maximum(each - shared, TINY) * d.attention_dp
 
     def pass_s(self, batch: FloatArray | None = None, prompts: FloatArray | None = None) -> FloatArray:
-        """Seconds of a pass that decodes `batch` requests of a pipeline's part, processes so many prompts, or a part of one, or both."""
+        """Seconds of a pass that decodes `batch` requests of a pipeline's part, computes so many prompts (or a part), or both."""
         return self._passes_s((batch, prompts))[0]
 
     def _passes_s(self, *asked: tuple[FloatArray | None, FloatArray | None]) -> list[FloatArray]:
-        """Seconds of several such passes, which are one question to the latency source; prompts are a mean over their lengths."""
+        """Seconds of several such passes, one question to the latency source; prompts are a mean over their lengths."""
         d, verified = self.deployment, 1.0 + self.deployment.drafted_tokens
         none = Pass(self.of_stage, d.expert_ways(self.count), attention_dp=d.attention_dp)
         decoding = replace(none, context_tokens=d.held_tokens, query_tokens=verified)
