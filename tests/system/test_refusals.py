@@ -258,7 +258,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("cost --n-params 1B --prompt 1e9", 1, ("one request", "KV cache")),
     ("cost --n-params 100B --max-gpus 1 --reserve 3GB", 1, ("weights take", "+ reserve 3.0 GB", "38.7 GB usable")),
     ("cost --n-params 1B --max-tpot 0.01ms", 1, ("batch of 1", "per output token", "allowed 0.01 ms")),
-    ("cost --n-params 1B --experts 8 --expert-parallel 3 --gpus 4", 1, ("expert parallelism over 3 GPUs",)),
+    ("cost --n-params 1B --experts 8 --expert-parallel 3 --gpus 4", 1, ("the expert-parallel GPUs exceed the experts, or do not divide",)),
     (f"{ALONE} --max-loss 1.5", 1, ("a loss of at most 1.5", "--max-loss")),
     (f"{ALONE} --max-usd-per-mtok 1e-9", 1, ("$1e-9", "--max-usd-per-mtok")),
     (f"{ALONE} --max-loss 2.2 --max-usd-per-mtok 1e-4", 1, ("a loss of at most 2.2", "--max-usd-per-mtok")),
