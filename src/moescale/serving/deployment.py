@@ -83,9 +83,7 @@ class Deployment:
     # runs: the engine's own).
     max_num_batched_tokens: Annotated[Real | None, AT_LEAST_ONE] = None
     prefix_hit: Annotated[Real, PART] = 0.0  # share of prompt tokens that the cache holds, once for all requests
-    accepted_tokens: Annotated[Real, NOT_NEGATIVE] = (
-        0.0  # drafted ones that a pass keeps on average; 0: none are drafted
-    )
+    accepted_tokens: Annotated[Real, NOT_NEGATIVE] = 0.0  # drafted ones that a pass keeps on average; 0: no drafts
     draft_tokens: Annotated[Real | None, NOT_NEGATIVE_COUNT] = None  # None: accepted_tokens, rounded up
     batching: str = "cheapest"  # a name of BATCHES
     engine: Engine = NO_ENGINE  # how it admits requests, holds prompts back and launches their kernels

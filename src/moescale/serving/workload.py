@@ -31,10 +31,9 @@ TOKEN_S = 4e-6  # of each token of the prompt: tokenising on one thread, measure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """When requests come and how long they are; `burst`, `open_load`, `closed` and `saturated` make the usual ones.
+    """When requests come and how long they are; `burst`, `closed` and `saturated` make the usual ones.
 
-    Without lengths requests have the deployment's means; lengths are dealt in turn. Raises BoundError for an impossible
-    number.
+    Without lengths requests have the deployment's means; lengths are dealt in turn. BoundError for an impossible number.
     """
 
     n_requests: Annotated[int, Bound(1, MOST_REQUESTS, whole=True)]
@@ -43,9 +42,7 @@ class Load:
     clients: Annotated[int | None, Bound(1, whole=True)] = None  # each sends its next request when one is answered
     request_s: Annotated[float, Bound(0.0)] = 0.0  # from sending a request until the scheduler has it
     token_s: Annotated[float, Bound(0.0)] = 0.0  # the same, of each token of its prompt
-    least_length: Annotated[float, Bound(0.0, 1.0, above=True)] = (
-        1.0  # lengths are uniform from this share of the longest
-    )
+    least_length: Annotated[float, Bound(0.0, 1.0, above=True)] = 1.0  # of the longest: lengths are uniform above
     seed: Annotated[int, Bound(0, whole=True)] = 0
     prompt_tokens: FloatArray | None = None
     output_tokens: FloatArray | None = None
@@ -80,9 +77,9 @@ def burst(n_requests: int, requests_per_s: float = math.inf, *, seed: int = 0) -
     return Load(n_requests=n_requests, requests_per_s=requests_per_s, seed=seed)
 
 
-def closed(clients: int, rounds: int = ROUNDS, *, seed: int = 0) -> Load:
+def closed(clients: int, rounds: int = ROUNDS) -> Load:
     """A benchmark of so many clients, which start at once and send so many requests each, as InferenceX does."""
-    sent: dict[str, Any] = {"request_s": REQUEST_S, "token_s": TOKEN_S, "least_length": LEAST_LENGTH, "seed": seed}
+    sent: dict[str, Any] = {"request_s": REQUEST_S, "token_s": TOKEN_S, "least_length": LEAST_LENGTH}
     return Load(n_requests=rounds * clients, clients=clients, **sent)
 
 
@@ -96,7 +93,7 @@ def lengths_of(name: str, load: Load, mean: Real, rng: np.random.Generator) -> I
     stated: FloatArray | None = getattr(load, name)
     if stated is None:
         low = load.least_length
-        drawn = rng.uniform(low, 1.0, load.n_requests) if low < 1.0 else np.ones(load.n_requests)
+        drawn = rng.uniform(low, 1.0, load.n_requests)
         stated = np.maximum(np.round(float(np.asarray(mean)) * 2.0 / (1.0 + low) * drawn), 1.0)
     if not np.all((stated >= 1) & (stated <= MOST_TOKENS) & (stated == np.floor(stated))):
         raise InputError(f"{name} must be whole numbers from 1 to {MOST_TOKENS}", where="load")
