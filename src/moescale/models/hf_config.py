@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from moescale.errors import InputError, unknown_name
 from moescale.io.json_text import read_object
-from moescale.models.architecture import Architecture, validate
+from moescale.models.architecture import Architecture
 from moescale.models.config_parts import Settings, read_type, shown, type_rows, type_table
 from moescale.models.quantisation import CheckpointWeights, read_weights
 
@@ -104,7 +104,11 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     settings = Settings(config, where)
     name = config.get("_name_or_path")
     parts, layers = read_type(settings, model_type)
-    built = validate(Architecture(**parts, name=name if isinstance(name, str) and name else model_type), where)
+    built = Architecture(**parts, name=name if isinstance(name, str) and name else model_type)
+    if built.d_ffn == 0 and built.n_moe_layers + built.n_layers_without_ffn < built.n_layers:
+        raise InputError("d_ffn must be positive in layers without experts", where=where)
+    if built.index_topk > 0 and built.n_index_layers == 0:
+        raise InputError("index_topk needs layers with an indexer", where=where)
     weights, quantised = read_weights(config, quantisation, built, layers, where)
     built = replace(built, quantised=quantised)
     positions = config.get("max_position_embeddings")

@@ -99,6 +99,10 @@ class Attention:
             return self.layers * context
         return self.layers * context - self.window_layers * np.maximum(context - self.window, 0.0)
 
+    def held_bytes(self, context: Real, bytes_per_element: Real) -> Real:
+        """Bytes of cache of a request in all layers; of a window no more than that."""
+        return self.held(context) * self.cached_elements * bytes_per_element
+
     def with_chosen_window(self) -> Attention:
         """The same with windows of as many tokens as sparse layers choose; itself where there are none."""
         return replace(self, window_layers=self.sparse_layers, window=self.chosen) if some(self.chosen) else self
@@ -112,10 +116,10 @@ class Indexer:
     heads: Real
     head_dim: Real
 
-    @property
-    def cached_bytes(self) -> Real:
-        """Bytes that one token leaves in all layers."""
-        return self.layers * np.where(np.asarray(self.layers) > 0, np.asarray(self.head_dim) + INDEX_SCALE_BYTES, 0.0)
+    def held_bytes(self, context: Real, bytes_per_element: Real) -> Real:
+        """Bytes of cache of a request in all layers, whatever the rest of it is held in."""
+        element_bytes = np.where(np.asarray(self.layers) > 0, np.asarray(self.head_dim) + INDEX_SCALE_BYTES, 0.0)
+        return context * (self.layers * element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +145,7 @@ class State:
         """Channels of the convolution."""
         return self.values if self.kind == "mamba" else 2.0 * self.keys + self.values
 
-    @property
-    def cached_bytes(self) -> Real:
+    def held_bytes(self, context: Real, bytes_per_element: Real) -> Real:
         """Bytes that a request holds in all layers, however long it is: the state, and what the convolution sees."""
         seen = np.maximum(np.asarray(self.conv) - 1.0, 0.0) * self.conv_channels
         return self.layers * (self.element_bytes * self.elements + CONV_BYTES * seen)
