@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +18,11 @@ from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import (
     System,
     default_version,
+    find_grid,
     find_system,
     find_table,
     measured_formats,
     read_columns,
-    read_grid,
 )
 from moescale.latency.roofline import ACTIVATION_BYTES, Roofline
 from moescale.models.architecture import Architecture
@@ -68,8 +70,8 @@ def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[
     sizes, slopes = ("m", "n", "k"), (1.0, 1.0, 1.0)
     m, n, k, measured_s = read_columns(table, (*sizes, "latency"), gemm_dtype=kind).values()
     for other in formats.PRODUCTS_OF.get((engine, kind), ()):
-        theirs = find_table(system, "gemm", other, default_version(system, other), "gemm_perf")
-        if (grid := read_grid(theirs, sizes, slopes, gemm_dtype=kind)) is not None:
+        theirs = (system, "gemm", other, default_version(system, other), "gemm_perf")
+        if (grid := find_grid(theirs, sizes, slopes, gemm_dtype=kind)) is not None:
             measured_s = np.minimum(measured_s, grid.seconds(m, n, k))
     seconds = measured_s
     for stem in without:
@@ -78,6 +80,15 @@ def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[
             grid = grid_of((rows["m"], rows["k"]), np.maximum(rows["latency"], LEAST_S), (1.0, 1.0))
             seconds = seconds - grid.seconds(m, k)
     return grid_of((m, n, k), np.maximum(seconds, LEAST_SHARE * measured_s), slopes)
+
+
+def by_share(share: float, seconds: Callable[..., Real], in_format: tuple[Any, ...], plain: tuple[Any, ...]) -> Real:
+    """Seconds of matrices of which a share has the weights' format and the others are plain, each asked with its arguments."""
+    total_s: Real = 0.0
+    for part, arguments in ((share, in_format), (1.0 - share, plain)):
+        if part > 0.0:
+            total_s = total_s + part * seconds(*arguments)
+    return total_s
 
 
 @dataclass(frozen=True)

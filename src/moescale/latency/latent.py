@@ -14,10 +14,10 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.latency import common_shape
-from moescale.latency.card import SCALES, WIDE_BYTES, Card, Stage
+from moescale.latency.card import SCALES, WIDE_BYTES, Card, Stage, by_share
 from moescale.latency.kernels.formats import BF16, KINDS, LATENT
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import Table, default_version, engines, find_table, read_columns, read_grid
+from moescale.latency.kernels.tables import Place, default_version, engines, find_grid, find_table, read_columns
 from moescale.latency.roofline import ACTIVATION_BYTES, causal_pairs
 from moescale.models.architecture import Architecture, some
 from moescale.models.operations import attention_products, index_products
@@ -56,11 +56,18 @@ def is_latent(model: Architecture) -> bool:
     return bool(latent.any())
 
 
+def _module_place(system: str, engine: str, version: str, stage: str, *, sparse: bool) -> Place:
+    family, stem = ("sparse_attention", "dsa") if sparse else ("mla", "mla")
+    return system, family, engine, version, f"{stem}_{stage}_module_perf"
+
+
 @cache
 def module_types(system: str, engine: str, version: str, stage: str, *, sparse: bool = False) -> tuple[Module, ...]:
     """Measured modules, such as ("", fp8_block, bfloat16), of ordinary or sparse latent attention; often none."""
-    found = _module_table(system, engine, version, stage, sparse=sparse)
-    names = ("gemm_type", "kv_cache_dtype")
+    found, names = (
+        find_table(*_module_place(system, engine, version, stage, sparse=sparse)),
+        ("gemm_type", "kv_cache_dtype"),
+    )
     if found is None:
         return ()
     rows = found.distinct_rows(("model", *names)) if sparse else [("", *row) for row in found.distinct_rows(names)]
@@ -76,60 +83,54 @@ def module_grid(system: str, engine: str, version: str, stage: str, module: Modu
     attention both take 140 to 240 us on H100 and H200, SGLang's 66. Such rows, told by LAUNCHES, are answered by the faster of
     their own time and of the other engines', of sparse attention in the next formats.
     """
-    grid, (name, weights, cached) = _module_grid(system, engine, version, stage, module), module
-    others: list[LogGrid] = []
+    name, weights, cached = module
+    asked = [(engine, version, module)]
     for other in engines(system) if stage != "context" else ():
         theirs = default_version(system, other)
         held = [m for m in module_types(system, other, theirs, stage, sparse=bool(name)) if m[0] == name]
         if other != engine and held and (name or module in held):
-            nearest = min(held, key=lambda m: (m[1] != weights, m[2] != cached))
-            others.append(_module_grid(system, other, theirs, stage, nearest))
-    least = [float(np.exp(found.log_s.min())) for found in (grid, *others)]
+            asked.append((other, theirs, min(held, key=lambda m: (m[1] != weights, m[2] != cached))))
+    grids: list[LogGrid] = []
+    for of_engine, of_version, (_, gemm_type, kv_type) in asked:
+        equal = {"gemm_type": gemm_type, "kv_cache_dtype": kv_type} | ({"model": name} if name else {})
+        found = _grid(_module_place(system, of_engine, of_version, stage, sparse=bool(name)), stage, **equal)
+        assert found is not None
+        grids.append(found)
+    least = [float(np.exp(found.log_s.min())) for found in grids]
+    grid = grids[0]
     if least[0] < LAUNCHES * min(least):
         return grid
     sizes = np.meshgrid(*(np.exp(axis) for axis in grid.axes), indexing="ij")
-    faster = np.min([grid.log_s, *(np.log(found.seconds(*sizes)) for found in others)], axis=0)
+    faster = np.min([grid.log_s, *(np.log(found.seconds(*sizes)) for found in grids[1:])], axis=0)
     return LogGrid(grid.axes, faster, grid.slopes)
 
 
-def _module_table(system: str, engine: str, version: str, stage: str, *, sparse: bool) -> Table | None:
-    family, stem = ("sparse_attention", "dsa") if sparse else ("mla", "mla")
-    return find_table(system, family, engine, version, f"{stem}_{stage}_module_perf")
-
-
 @cache
-def _module_grid(system: str, engine: str, version: str, stage: str, module: Module) -> LogGrid:
-    name, weights, cached = module
-    table = _module_table(system, engine, version, stage, sparse=bool(name))
-    assert table is not None
-    of_model = {"model": name} if name else {}
-    rows = read_columns(table, COLUMNS, **of_model, gemm_type=weights, kv_cache_dtype=cached)
-    # A prompt after a cached prefix is another question.
-    return _grid(rows if stage != "context" else {n: v[rows["step"] == 0] for n, v in rows.items()}, stage)
-
-
-def _grid(rows: dict[str, FloatArray], stage: str) -> LogGrid:
+def _grid(place: Place, stage: str, **equal: str) -> LogGrid | None:
+    """Seconds of one layer over (heads, requests, tokens), of the rows with these texts; None where there are none."""
+    table = find_table(*place)
+    rows = {} if table is None else read_columns(table, COLUMNS, **equal)
+    if stage == "context":  # a prompt after a cached prefix is another question
+        rows = {name: values[rows["step"] == 0] for name, values in rows.items()}
+    if not rows or not rows["latency"].size:
+        return None
     tokens, of_tokens = (rows["isl"], 2.0) if stage == "context" else (rows["step"] + 1.0, 1.0)
     # Beyond the measured sizes attention, or an indexer that meets all tokens, sets the pace.
     return grid_of((rows["num_heads"], rows["batch_size"], tokens), rows["latency"], (1.0, 1.0, of_tokens))
 
 
-@cache
 def _attention_grid(system: str, engine: str, version: str, stage: str, cache_type: str) -> LogGrid | None:
-    """Seconds of the attention of one layer alone over (heads, requests, tokens); None where it was not measured."""
-    table = find_table(system, "mla", engine, version, f"{stage}_mla_perf")
-    if table is None:
-        return None
-    rows = read_columns(table, COLUMNS, mla_dtype=BF16, kv_cache_dtype=cache_type)
-    return _grid(rows, stage) if rows["latency"].size else None
+    """The same of the attention of one layer alone."""
+    return _grid(
+        (system, "mla", engine, version, f"{stage}_mla_perf"), stage, mla_dtype=BF16, kv_cache_dtype=cache_type
+    )
 
 
-@cache
 def _into_space_grids(system: str, engine: str, version: str, kind: str) -> list[LogGrid]:
     """Seconds over (heads, tokens) of the products that bring queries into the latent space, and results out of it."""
-    table = find_table(system, "mla_bmm", engine, version, "mla_bmm_perf")
+    place, sizes = (system, "mla_bmm", engine, version, "mla_bmm_perf"), ("num_heads", "num_tokens")
     both = ("mla_gen_pre", "mla_gen_post")
-    grids = [read_grid(table, ("num_heads", "num_tokens"), (1.0, 1.0), bmm_dtype=kind, op_name=name) for name in both]
+    grids = [find_grid(place, sizes, (1.0, 1.0), bmm_dtype=kind, op_name=name) for name in both]
     return [grid for grid in grids if grid is not None]
 
 
@@ -158,12 +159,8 @@ def sparse_module(card: Card, model: Architecture) -> Module | None:
 
 def latent_s(card: Card, a: Stage, model: Architecture) -> Real:
     """Seconds of one layer's latent attention and its projections; NaN where the engine's were not measured."""
-    share, seconds = card.share(model, "attention"), 0.0
-    if share > 0.0:
-        seconds = share * _layer_s(card, a, model, LATENT.get(card.format, ()), card.weight_bytes_per_param)
-    if share < 1.0:
-        seconds = seconds + (1.0 - share) * _layer_s(card, a, model, (), 2.0)
-    return seconds
+    in_format = (card, a, model, LATENT.get(card.format, ()), card.weight_bytes_per_param)
+    return by_share(card.share(model, "attention"), _layer_s, in_format, (card, a, model, (), 2.0))
 
 
 def _layer_s(card: Card, a: Stage, model: Architecture, kinds: tuple[str, ...], weight_bytes: float) -> FloatArray:

@@ -92,8 +92,7 @@ def _current(system: str) -> dict[str, str]:
     return index()["systems"].get(system, {}).get("engines", {})
 
 
-def is_whole(system: str, engine: str, version: str) -> bool:
-    """Whether everything that is read of this engine and version is here."""
+def _is_whole(system: str, engine: str, version: str) -> bool:
     return engine == index()["engine"] and _current(system).get(engine) == version
 
 
@@ -127,6 +126,7 @@ def _times(system: str, key: str, block: dict[str, Any], name: str) -> FloatArra
 
 
 Table = PackedTable | InstalledTable
+Place = tuple[str, str, str, str, str]  # of a table: system, family, engine, version, stem
 
 
 def systems() -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def default_version(system: str, engine: str) -> str:
 
 def check_present(system: str, engine: str, version: str, load: str) -> None:
     """Raise InputError where the tables of an engine's version, or a load on experts, are neither here nor installed."""
-    if not (is_whole(system, engine, version) and load == index()["load"]) and not installed.present():
+    if not (_is_whole(system, engine, version) and load == index()["load"]) and not installed.present():
         what = f"the kernels of {engine} {version} on {system} come with the extra `kernels`, which is not installed"
         instead = f"{install('kernels')} (Linux x86-64), or take vLLM's kernels (silicon) or the roofline"
         raise InputError(what, where="silicon", next_step=instead)
@@ -178,7 +178,7 @@ def find_table(
     entry = index()["systems"].get(system, {}).get("tables", {}).get(key)
     if load in (None, index()["load"]):
         # Of other engines there may be a part: the rows that the default one's are compared with.
-        whole = is_whole(system, engine, version) or (entry is not None and not entry.get("part"))
+        whole = _is_whole(system, engine, version) or (entry is not None and not entry.get("part"))
         if whole or not installed.present():
             return None if entry is None else PackedTable(system, key, entry)
     return installed.find_table(system, family, engine, version, stem)
@@ -200,8 +200,10 @@ def measured_formats(family: str, system: str, engine: str, version: str) -> tup
     return () if table is None else table.text_values(f"{family}_dtype")
 
 
-def read_grid(table: Table | None, sizes: tuple[str, ...], slopes: tuple[float, ...], **equal: str) -> LogGrid | None:
+@cache
+def find_grid(place: Place, sizes: tuple[str, ...], slopes: tuple[float, ...], **equal: str) -> LogGrid | None:
     """Seconds over these columns, of the rows whose text columns hold these values; None where there are none."""
+    table = find_table(*place)
     rows = {} if table is None else read_columns(table, (*sizes, "latency"), **equal)
     if not rows or not rows["latency"].size:
         return None
