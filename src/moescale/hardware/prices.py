@@ -89,9 +89,9 @@ def owned_usd_per_gpu_hour(
 ) -> FloatArray:
     """Dollars of an hour in use of a GPU that one owns: capital_usd / (years in hours x share_in_use) + electricity; all broadcast.
 
-    capital_usd is of one GPU with its share of server, network and building, written off in a straight line without interest or
-    resale; power_w what both draw in use, times `pue` for cooling; share_in_use the share of all hours in which the GPU serves
-    at all (the load while it serves is the deployment's utilization). Raises InputError for a figure out of its bounds.
+    capital_usd is of one GPU with its share of server and building, written off in a straight line; power_w what both
+    draw in use, times `pue` for cooling; share_in_use the share of all hours in which it serves. Raises InputError for
+    a figure out of its bounds.
     """
     figures = (capital_usd, years, power_w, usd_per_kwh, pue, share_in_use)
     for (name, bound), value in zip(FIGURES.items(), figures, strict=True):

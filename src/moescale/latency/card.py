@@ -60,10 +60,7 @@ class Stage:
 
 @cache
 def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[str, ...] = ()) -> LogGrid:
-    """Seconds of an (m, k) times (k, n) product over (m, n, k); a saturated product takes time in proportion to each.
-
-    `without` are kernels of the family `quantize`, SCALE and QUANTISE, whose time is taken off where it was measured.
-    """
+    """Seconds of an (m, k) times (k, n) product over (m, n, k), without the kernels of the family `quantize` that `without` names."""
     table = find_table(system, "gemm", engine, version, "gemm_perf")
     if table is None:
         raise InputError(f"no matrix products were measured for {engine} on {system}", where="silicon")
@@ -191,11 +188,7 @@ class Card:
         return np.sum(times * np.maximum(seconds, self.limit_s(weights, flops, kind, weight_bytes)), axis=0)
 
     def limit_s(self, weights: Real, flops: Real, kind: str, wanted_bytes: float) -> FloatArray:
-        """Seconds that the data sheet allows at least: every weight read from memory once, every product multiplied.
-
-        Tables were measured one kernel again and again, so that small matrices stay in the GPU's cache; in a model the next
-        layer takes their place.
-        """
+        """Seconds that the data sheet allows at least: tables were measured again and again, with small matrices in the GPU's cache."""
         read_s = np.asarray(weights) * (wanted_bytes / self.gpu.memory_bandwidth_bytes_per_s)
         return np.maximum(read_s, np.asarray(flops) / peak_of(self.gpu, kind))
 

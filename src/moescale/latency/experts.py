@@ -37,10 +37,7 @@ def spread_experts(system: str, *, prompts: bool) -> LogGrid | None:
 
 
 def spread_s(grid: LogGrid, gpus: Real, tokens: Real, top_k: Real, experts: Real, weights: Real) -> FloatArray:
-    """Seconds of one layer's experts, with `weights` parameters each, by a grid of spread_experts.
-
-    As the measured shape with as many experts and pairs on each GPU, in proportion to the parameters.
-    """
+    """Seconds of one layer's experts with `weights` parameters each, as the grid's shape with as many experts and pairs on each GPU."""
     like = MEASURED_EXPERTS / np.ceil(np.asarray(experts, dtype=np.float64) / gpus)
     pairs = np.asarray(tokens, dtype=np.float64) * top_k / gpus
     least = np.exp(grid.axes[0][0])  # GPUs: fewer hold more experts than were measured on one
@@ -98,8 +95,8 @@ def _grouped_s(card: Card, model: Architecture, gpus: FloatArray, work: Pass) ->
 def _looped_s(card: Card, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
     """Seconds of the routed experts of all layers where each GPU runs its whole experts one after another.
 
-    An expert of vLLM's loop launches its products one by one, and kernels of their own for the activation, the
-    product of gate and up, the token's weight (three: compare, multiply, sum), its application, and the sum.
+    An expert of vLLM's loop launches its products one by one, and kernels for the activation, the product of gate and
+    up, the token's weight (three), its application, and the sum.
     """
     layers, d = np.asarray(model.n_moe_layers, dtype=np.float64), _model_width(model)
     width, gates = np.maximum(model.d_expert, 1.0), model.ffn_matrices - 2

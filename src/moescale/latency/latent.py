@@ -1,7 +1,7 @@
 """Seconds of multi-head latent attention with its projections, from measured modules of DeepSeek's and GLM-5's widths.
 
-Where an engine's modules were not measured its attention alone may have been, between the projections (stage context) or
-in the compressed space (generation), with the batched products that lead there and back.
+Where an engine's modules were not measured its attention alone may have been, with the batched products that lead there
+and back.
 """
 
 from __future__ import annotations
@@ -78,10 +78,9 @@ def module_types(system: str, engine: str, version: str, stage: str, *, sparse: 
 def module_grid(system: str, engine: str, version: str, stage: str, module: Module) -> LogGrid:
     """Seconds of one layer of a measured module over (heads, requests, tokens); tokens as in latency.attention.
 
-    Some tables of decoding hold the host's launches, where others decode in CUDA graphs: of latent attention vLLM's on H100,
-    H200 and B300 take 70 to 90 us for one token and one head, on B200 40 us, as TensorRT-LLM's on all of them; of sparse
-    attention both take 140 to 240 us on H100 and H200, SGLang's 66. Such rows, told by LAUNCHES, are answered by the faster of
-    their own time and of the other engines', of sparse attention in the next formats.
+    Some tables of decoding hold the host's launches: of one token and one head vLLM's take 70 to 90 us on H100, on B200
+    40, as TensorRT-LLM's everywhere; of sparse attention 140 to 240 us, SGLang's 66. Such rows, told by LAUNCHES, are
+    answered by the faster of their own time and of the other engines', of sparse attention in the next formats.
     """
     name, weights, cached = module
     asked = [(engine, version, module)]
@@ -209,11 +208,7 @@ def _ratio(
 
 
 def sparse_s(card: Card, a: Stage, model: Architecture, module: Module) -> FloatArray:
-    """Seconds of one layer's sparse latent attention, its indexer and projections.
-
-    Every query chooses for itself, as a request of its own does; after a cached prefix a prompt takes what it takes
-    longer than the prefix alone.
-    """
+    """Seconds of one layer's sparse latent attention, its indexer and projections; a cached prefix is what a prompt takes longer."""
     if a.name == "context" and np.any(np.asarray(a.prefix) > 0.0):
         lengths = (np.asarray(a.tokens) + a.prefix, np.maximum(a.prefix, 1.0), a.tokens)
         parts = (replace(a, tokens=tokens, prefix=0.0) for tokens in lengths)
@@ -244,8 +239,8 @@ def _roofline_s(
 ) -> FloatArray:
     """Roofline of an average layer on one GPU with some of the heads, for ratios between models and formats.
 
-    `rates` are bytes and FLOPs a second. Weights of no bytes stand for attention alone, without its projections. Every new
-    token of a prompt meets a cached prefix whole. `sparse`: each query meets the tokens that it chooses, and the indexer all.
+    `rates` are bytes and FLOPs a second; weights of no bytes stand for attention alone. `sparse`: each query meets the
+    tokens that it chooses, and the indexer all.
     """
     heads, requests, tokens = np.asarray(a.heads, dtype=np.float64), np.asarray(a.batch, dtype=np.float64), a.tokens
     rank = np.asarray(model.kv_lora_rank, dtype=np.float64)

@@ -1,8 +1,7 @@
 """Seconds of layers that hold a state in place of a cache, by measured kernels of gated delta nets and Kimi delta attention.
 
-A head's state of key by value channels is a problem of its own, for each request. So a state space's state, and states of
-other widths, are priced as so many measured heads as have their bytes; Mamba's own kernels were not measured but for their
-convolution.
+Each head's state is a problem of its own, for each request: states of other widths are priced as so many measured heads
+as have their bytes.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ Kernels = tuple[LogGrid, list[LogGrid], float]
 
 @cache
 def linear_kernels(system: str, engine: str, version: str, kind: str, stage: str) -> Kernels | None:
-    """The measured convolution, alternatives for the rest, of which the fastest counts, and the fewest heads of a kind of linear layer.
+    """The convolution, alternatives for the rest, of which the fastest counts, and the fewest measured heads of a kind of linear layer.
 
-    Grids are over value heads, value heads a key head, requests, and in stage context tokens. None where neither the kind nor
-    the one that stands in was measured.
+    Grids are over value heads, value heads a key head, requests, and in stage context tokens.
     """
     for family, stem in (TABLES[name] for name in (kind, "gated-delta") if name in TABLES):
         table = find_table(system, family, engine, version, stem)

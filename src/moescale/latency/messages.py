@@ -36,10 +36,7 @@ DISPATCHED = {"nvfp4": "nvfp4", "fp8": "fp8", "fp8_block": "fp8"}
 
 @cache
 def all_reduce_grid(system: str, engine: str, version: str) -> LogGrid:
-    """Seconds of an all-reduce over (GPUs from 2 on, elements of the message); within one server, in a CUDA graph.
-
-    The tables state sizes in bf16 elements: read as bytes, NVLink would reach half of what it is known for.
-    """
+    """Seconds of an all-reduce within a server over (GPUs from 2 on, bf16 elements of the message: as bytes NVLink would reach half its rate)."""
     place = (system, "comm", engine, version, "custom_allreduce_perf")
     table = find_table(*place)
     graph = [backend for backend in table.text_values("backend") if backend.endswith("graph")] if table else []
@@ -95,7 +92,7 @@ def messages_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Floa
     """Two all-reduces a layer and one of the embeddings; none on one GPU.
 
     With attention data parallelism they are within a group, and an exchange among all GPUs stands for the second one of
-    a layer with experts. Norms over all heads, which the GPUs of a group share, reduce two sums of squares a token and layer.
+    a layer with experts. Norms over all heads reduce two sums of squares a token and layer.
     """
     gpus, in_server = np.asarray(rank.gpus, dtype=np.float64), network.in_server(card.gpu, rank.gpus)
     times = 2.0 * np.asarray(model.n_layers, dtype=np.float64) - model.n_layers_without_ffn + 1.0

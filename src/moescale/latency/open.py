@@ -29,9 +29,9 @@ def open_latency(
 ) -> LatencySource:
     """The latency source of a GPU by its name: silicon, silicon:ENGINE[@VERSION], roofline, auto, or a table's path.
 
-    `weights` names the number format of the weights, such as nvfp4; None stands for the one with such bytes.
-    `auto` is silicon, or the roofline where it has no answer for the GPU, the number formats or `model`; `remark` is
-    called with the reason. Raises InputError for an unknown name, and what the named source raises.
+    `weights` names the number format of the weights, such as nvfp4. `auto` is silicon, or the roofline where it has no
+    answer for the GPU, the formats or `model`; `remark` is called with the reason. Raises InputError for an unknown
+    name.
     """
     card, (kind, _, engine) = find_gpu(gpu) if isinstance(gpu, str) else gpu, name.partition(":")
     if kind == "silicon" or name == "auto":

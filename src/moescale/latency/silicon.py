@@ -1,11 +1,7 @@
 """Iteration latency composed from measured kernels, for every shape: NVIDIA's tables (latency/kernels/tables.py).
 
-A pass is the sum of its kernels, each interpolated between measured sizes: the matrix products of attention, of the FFN
-in layers without experts, of shared experts, routers and LM head; attention itself; the experts of MoE layers; norms,
-activations and the lookup of embeddings; two all-reduces a layer. Layers with and without experts are counted as the
-model has them. With attention data parallelism all but the experts is what the busiest group of GPUs computes, and exchanges
-of tokens stand before and after the experts instead. Where the host takes longer to schedule and sample than the kernels
-run, it sets the pace.
+A pass is the sum of its kernels, each interpolated between measured sizes. With attention data parallelism all but the
+experts is what the busiest group of GPUs computes, and exchanges of tokens stand before and after the experts.
 """
 
 from __future__ import annotations
@@ -42,16 +38,12 @@ def host_s() -> float:
 
 @dataclass(frozen=True)
 class Silicon(Card, LatencySource):
-    """Measured kernels of `backend` at `version` (None: the package's current one) on `gpu`, tensor-parallel.
+    """Measured kernels of `backend` at `version` (None: the current one) on `gpu`, tensor-parallel.
 
-    Weights take the measured kernels of their format where there are any (kernels/formats.py), and each part of a model
-    as many of them as `quantised` says that it holds in that format, the rest in bf16. Whatever was not measured is a
-    measured kernel times the ratio of its rooflines, and never faster than the data sheet allows: formats without kernels,
-    other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100. Beyond
-    a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, and for latent
-    attention where its kernels were not measured, the answer is NaN. What leaves a server takes the network's time as well.
-    Tokens fall on experts as unevenly as `load` says. `moe_execution` all-experts takes measured
-    dense products for each whole expert that a GPU holds, whatever `expert_parallel` says; NaN beyond a GPU an expert.
+    Each part of a model takes as many kernels of the weights' format as `quantised` says that it holds in it, the rest
+    bf16. Whatever was not measured is a measured kernel times the ratio of its rooflines, and never faster than the
+    data sheet allows. Beyond a table's largest size a kernel is taken as saturated; further on, and for latent
+    attention where its kernels were not measured, the answer is NaN. Tokens fall on experts as unevenly as `load` says.
 
     Raises InputError when the package, or a table for the GPU, engine or version, is missing.
     """

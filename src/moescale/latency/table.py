@@ -89,10 +89,7 @@ _OPTIONAL = ("latency_s", "spread")
 
 
 def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
-    """All rows of a table that `moescale profile` wrote, failures included, in their order.
-
-    Raises InputError that names file, row, column and value; a table with other columns than COLUMNS is refused.
-    """
+    """All rows of a table that `moescale profile` wrote, failures included; InputError names file, row, column and value."""
     cells = read_cells(path, COLUMNS, "only a table that `moescale profile` wrote can be shown or extended")
     for column in cells:
         if column not in COLUMNS:
@@ -182,10 +179,9 @@ class _Axis:
 class LatencyTable(LatencySource):
     """Measured latencies of one kind of GPU.
 
-    The model axis is the total number of parameters (all experts; with the embeddings, or, for a model with
-    vocab_size = 0 such as a law's N, without them where the table says how many those are). GPU count and number of
-    experts select rows and are never interpolated; a dense model has one expert. Outside the measured range of length,
-    size or batch, for passes of both kinds, for experts held whole and groups of attention, the answer is NaN.
+    The model axis is the number of all parameters; for a model with vocab_size = 0, such as a law's N, without
+    embeddings where the table says so. GPU count and number of experts select rows. Outside the measured range, for
+    passes of both kinds, for experts held whole and groups of attention, the answer is NaN.
     """
 
     name: str  # `table` with the file it came from
@@ -221,10 +217,8 @@ class LatencyTable(LatencySource):
 def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable:
     """The measured latencies in a table (CSV, TSV, Parquet or JSON lines), of its only GPU or of `gpu`.
 
-    Columns: gpu, gpus, n_params_total, n_experts (1: dense), stage (prefill or decode), batch, tokens (prompt length,
-    or the context at decode), latency_s; where present also status (rows other than ok are skipped),
-    n_params_non_embedding, engine and dtype (one of each in a table); others are ignored. Repeated measurements become
-    their median. Raises InputError that names file, row, column and value.
+    Columns: NEEDED, and where present those of PRESENT (rows with a status other than ok are skipped); others are
+    ignored. Repeated measurements become their median. Raises InputError that names file, row, column and value.
     """
     where = str(path)
     cells = read_cells(path, NEEDED, f"a latency table has the columns {', '.join(NEEDED)}")

@@ -19,11 +19,7 @@ UNQUANTISED_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
-    """Shares of the matrices of each part that a quantised checkpoint holds in its format; the others keep 16 bits.
-
-    The default is what most checkpoints do: every matrix of attention, FFNs and experts, and neither embedding table.
-    Where a checkpoint mixes formats, its share is the one that gives the right bytes at its smallest format.
-    """
+    """Shares of the matrices of each part that a quantised checkpoint holds in its format, of several its smallest; the others keep 16 bits."""
 
     attention: float = 1.0
     dense_ffn: float = 1.0
@@ -36,11 +32,7 @@ class Quantised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """Shape of one transformer, or of many: every number may be an array (one entry a model) and real-valued.
-
-    Real values let an allocation search move through sizes continuously; a buildable model holds whole numbers.
-    Layer norms are counted with `d_model` weights each (RMSNorm).
-    """
+    """Shape of one transformer, or of many: every number may be an array (one entry a model) and real-valued."""
 
     n_layers: Real
     d_model: Real

@@ -1,8 +1,6 @@
 """The family of models that a law was fitted on: what its N counts, how N and E become parameters, FLOPs and a shape.
 
-A law's N means nothing without this. The paper's family (Yun et al. 2024) is top-2 with experts in every other layer; the
-runs of Ludziejewski et al. 2025 are top-1 with experts in every layer. Using one's accounting with the other's law wipes
-out the gain of the experts, so a plan takes all of it from the law.
+A law's N means nothing without this: one family's accounting with another's law wipes out the gain of the experts.
 """
 
 from __future__ import annotations
@@ -38,8 +36,7 @@ SQUARED = 1e-8  # relative, of a step of Newton's after which the next one is be
 class ModelFamily:
     """Models that differ in size and expert count only; widths and depth grow together (d_model / n_layers fixed).
 
-    N is the size of the dense model, whose FFN is `ffn_ratio` d_model wide, whatever the width of an expert. Raises InputError
-    where latent attention has key-value heads, or a positional part as wide as a head. The bounds are those of a law file.
+    N is the size of the dense model, whose FFN is `ffn_ratio` d_model wide. The bounds are those of a law file.
     """
 
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -198,10 +195,7 @@ def width_elasticity(family: ModelFamily, n_params: FloatArray) -> FloatArray:
 
 
 def expert_ffns(family: ModelFamily, experts: Real) -> tuple[FloatArray, FloatArray]:
-    """FFNs that a MoE layer holds and that a token meets there, shared ones in both; same shape.
-
-    Both are in units of a dense layer's FFN, and 1 for a dense model, which is E = 1 in every family.
-    """
+    """FFNs that a MoE layer holds and that a token meets there, shared ones in both, in units of a dense layer's; 1 at E = 1. Same shape."""
     e = np.asarray(experts, float)
     held, met = (family.expert_width * (n + family.shared_experts) for n in (e, np.minimum(family.top_k, e)))
     dense = e == 1.0
@@ -240,8 +234,7 @@ def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
 def elasticity(family: ModelFamily, n_params: Real, size: Real) -> FloatArray:
     """d ln size / d ln N of a count of parameters, such as n_active, given its value at `n_params`. Arguments broadcast.
 
-    Every count is N (1 + m c) with the share c of N that an FFN adds and m free of N; d ln c / d ln N is
-    3 d ln d_model / d ln N - 1, which is 0 where N is a multiple of d_model^3.
+    Every count is N (1 + m c) with the share c of N that an FFN adds; d ln c / d ln N is 3 d ln d_model / d ln N - 1.
     """
     n = np.asarray(n_params, float)
     if family.has_one_shape_factor:
@@ -270,11 +263,9 @@ def architecture(
 ) -> Architecture:
     """The real-valued shape of each model; `n_params` and `experts` broadcast.
 
-    `kv_heads` sets what the cache holds a layer and leaves the parameters those of the law's family, as the paper does; a
-    family's own `kv_heads` shrinks its key and value matrices as well. `vocab_size` adds an input and an output table of so
-    many rows that N does not count; without it the tables are those that N counts.
-    Raises InputError unless sizes are finite and positive, and experts, kv_heads and top_k finite and at least 1, and for
-    kv_heads with latent attention, whose cache they do not set.
+    `kv_heads` sets what the cache holds a layer and leaves the parameters as they are, as the paper does. `vocab_size`
+    adds an input and an output table of so many rows that N does not count. Raises InputError for sizes out of bounds,
+    and for kv_heads with latent attention.
     """
     n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
     k = float(family.top_k if top_k is None else top_k)
@@ -318,11 +309,7 @@ def match_family(
     top_k: FloatArray | None = None,
     n_params_total: FloatArray | None = None,
 ) -> tuple[ModelFamily, list[str]]:
-    """The catalogue family that a table of runs belongs to, by its top_k and total-parameter columns, and remarks.
-
-    Families without a dataset are shapes that no law was fitted on, and no candidates. All arrays are (n,). Dense runs are of
-    the catalogue's dense family. Without either column other runs are taken for the paper's family, and the remark says so.
-    """
+    """The catalogue family that a table of runs, all arrays (n,), belongs to, by its top_k and total-parameter columns, and remarks."""
     if (experts == 1.0).all():
         return find_family("dense"), []
     # N of the runs is a dense-equivalent size: families whose law counts all experts are for --family to name.

@@ -42,13 +42,9 @@ class Checkpoint:
 def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture:
     """The architecture that a Hugging Face config states: a mapping, a config.json, or the folder that holds one.
 
-    Reads the model types of catalogue/model_types.toml as transformers 5 builds them (absent optional keys take its defaults), and of a
-    model that also sees or hears (llama4, qwen3_5_moe, gemma4 ..) the text model, under text_config. Layers for the prediction
-    of further tokens (num_nextn_predict_layers of DeepSeek-V3) are left out, as the published 671B leaves them out and servers do
-    unless told otherwise; attention in chunks (llama4) counts as a window of a chunk, which it is at the chunk's end.
-
-    Raises InputError for a file that cannot be read, another model_type, a missing or impossible value; the message
-    names file and key. Fields of another architecture are warned of (UserWarning).
+    Reads the model types of catalogue/model_types.toml as transformers 5 builds them, and of a model that also sees or
+    hears the text model. Layers for the prediction of further tokens are left out; attention in chunks (llama4) counts
+    as a window. Raises InputError that names file and key; fields of another architecture are warned of (UserWarning).
     """
     checkpoint = read_config(config)
     for remark in checkpoint.remarks:
@@ -59,8 +55,7 @@ def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture
 def read_config(config: Mapping[str, Any] | str | PathLike[str]) -> Checkpoint:
     """The architecture as from_config reads it, with the format of the weights, and remarks in place of warnings.
 
-    quantization_config of the config, or a hf_quant_config.json beside it, states the format; `weights.format` is None
-    where it says something that is not known here. Raises InputError as from_config does.
+    quantization_config of the config, or a hf_quant_config.json beside it, states the format.
     """
     if isinstance(config, Mapping):
         return _checkpoint(config, "config", None)

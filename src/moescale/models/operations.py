@@ -163,8 +163,8 @@ def operations(
 ) -> tuple[Operation, ...]:
     """What one token meets in all layers, but for the lookup of its embedding, on one of `tensor_parallel` GPUs.
 
-    The routed experts are spread over `expert_gpus` (None: as many), in `expert_parallel` groups that hold whole ones; None: one
-    group, whose number of experts may be any real number.
+    The routed experts are spread over `expert_gpus` (None: as many), in `expert_parallel` groups that hold whole ones;
+    None: one group, whose number of experts may be any real number.
     """
     t = tensor_parallel
     found = [*(_compressed_attention(a, t) if some(a.compressed_tokens) else _attention(a, t)), *_states(a, t)]
@@ -307,12 +307,7 @@ def _compressed_attention(a: Architecture, t: Real) -> Iterator[Operation]:
 
 
 def _states(a: Architecture, t: Real) -> Iterator[Operation]:
-    """Linear layers as transformers builds them.
-
-    A gated delta net projects queries, keys, values, gates and, in a product of their own, two scalars a head; Mamba-2 without
-    the gate's second scalar, its values, gates, B, C and time step; KDA its decay, a channel each, and its gate through a narrow
-    projection; Mamba the time step, B and C from the values.
-    """
+    """Linear layers as transformers builds them."""
     if not some(a.n_linear_layers):
         return
     kind, layers, d, rank, key_dim = a.linear_kind, a.n_linear_layers, a.d_model, a.linear_rank, a.linear_key_dim
@@ -322,8 +317,8 @@ def _states(a: Architecture, t: Real) -> Iterator[Operation]:
     k, v = key_heads * key_dim, heads * a.linear_value_dim
     state = State(kind, layers, k, v, heads, key_dim, a.linear_conv, a.linear_state_bytes)
     yield state
-    # Outputs and inputs of the products before the last; weights of convolution, decay, time step, skip; those of norms, of
-    # a head's values, of all values, or of time step, B and C (Jamba).
+    # Outputs and inputs of the products before the last: queries, keys, values, gates, and scalars a head (KDA: a decay a channel, and
+    # its gate through a narrow projection); weights of convolution, decay, time step, skip; and of norms.
     whole_value = np.asarray(a.linear_value_dim, dtype=np.float64)
     of_kind: dict[str, tuple[tuple[tuple[Real, Real], ...], Real, Real]] = {
         "gated-delta": (((2.0 * k + 2.0 * v, d), (2.0 * heads, d)), 2.0 * heads, whole_value),

@@ -88,10 +88,7 @@ def active_matmul_params(architecture: Architecture) -> FloatArray:
 
 
 def dense_equivalent_params(architecture: Architecture) -> FloatArray:
-    """N: parameters without embeddings, norms and routers of the same model with one FFN where it has experts.
-
-    That FFN is `d_ffn` wide, or where that is 0 as wide as all that one token meets, shared experts included.
-    """
+    """N: parameters without embeddings, norms and routers with one FFN in place of experts, of d_ffn or of what one token meets."""
     a = architecture
     width = np.where(np.asarray(a.d_ffn) > 0, a.d_ffn, np.asarray(a.top_k) * a.d_expert + a.d_shared_expert)
     counted = count_parameters(replace(a, n_moe_layers=0.0, d_ffn=width))
@@ -103,9 +100,8 @@ def training_flops_per_token(
 ) -> FloatArray:
     """FLOPs to train on one token: 6 times `params` (None: those that a token is multiplied with, active_matmul_params).
 
-    A positive `sequence_tokens` adds causal attention over sequences of that length, 6 l (n_heads head_dim) T: half of all
-    pairs (Kaplan et al. 2020, section 2.1); of layers with a window of W < T tokens W/T (2 - W/T) of those. Linear layers do
-    not grow with T. Sparse attention counts all pairs.
+    A positive `sequence_tokens` adds causal attention over sequences of that length T, 6 l (n_heads head_dim) T (Kaplan
+    et al. 2020, section 2.1), with a window of W < T tokens W/T (2 - W/T) of it. Sparse attention counts all pairs.
     """
     sequence = np.asarray(sequence_tokens, dtype=np.float64)
     flops = 6.0 * np.asarray(active_matmul_params(architecture) if params is None else params)
@@ -122,10 +118,7 @@ def training_flops_per_token(
 
 
 def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> FloatArray:
-    """Experts of a layer that a batch of `tokens` touches on average: E (1 - (1 - K/E)^tokens), uniform routing.
-
-    Accurate for tiny K/E times tokens and for huge batches; K above E counts as E; the arguments broadcast.
-    """
+    """Experts of a layer that a batch of `tokens` touches on average: E (1 - (1 - K/E)^tokens), uniform routing; all broadcast."""
     experts, k, batch = (np.asarray(value, dtype=np.float64) for value in (n_experts, top_k, tokens))
     share = np.minimum(k / experts, 1.0)
     everywhere = share >= 1.0  # where the logarithm below would be infinite
@@ -141,10 +134,7 @@ def layers_share(architecture: Architecture, pipeline_parallel: Real) -> FloatAr
 
 
 def fullest_stage(architecture: Architecture, pipeline_parallel: Real) -> Architecture:
-    """The model as the fullest of so many stages holds it; one stage is the model itself.
-
-    It has as many layers with experts as it can, and its even share of the layers of other kinds.
-    """
+    """The model as the fullest of so many stages holds it: as many layers with experts as it can, its even share of the others."""
     if not np.any(np.asarray(pipeline_parallel) > 1):
         return architecture
     share = layers_share(architecture, pipeline_parallel)

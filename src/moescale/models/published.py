@@ -103,11 +103,7 @@ def _last_part(name: str) -> str:
 
 
 def find_shape(name: str) -> Shape:
-    """The published model of this name, its own or that at Hugging Face, with or without the organisation.
-
-    `llama-3.1-8b`, `meta-llama/Llama-3.1-8B` and `Llama-3.1-8B-Instruct` are one shape; capitals do not matter. Raises
-    UnknownNameError, with the nearest names.
-    """
+    """The published model of this name, its own or that at Hugging Face, with or without the organisation; raises UnknownNameError."""
     if (found := _names().get(_last_part(name))) is None:
         other = "any other as --config CONFIG.json, or --n-params and --experts"
         raise unknown_name("published model", name, published_shapes(), otherwise=other)
@@ -127,7 +123,7 @@ def shapes_of_hl() -> dict[str, Architecture]:
 def hl_coefficient(architectures: Iterable[Architecture]) -> tuple[float, FloatArray]:
     """mu of h l = mu N^(2/3), d_model times n_layers of real shapes, and each one's relative error (fitted over actual, minus one).
 
-    Least squares on the logarithms with the exponent fixed (paper's appendix B and figure 9). Raises InputError without a shape.
+    Least squares on the logarithms with the exponent fixed (paper's appendix B and figure 9).
     """
     given = list(architectures)
     if not given:

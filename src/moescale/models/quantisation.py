@@ -272,10 +272,7 @@ def _shares(
 def read_weights(
     config: Mapping[str, Any], quantisation: Any, a: Architecture, layers: list[Layer], where: str
 ) -> tuple[CheckpointWeights, Quantised]:
-    """What `quantisation`, a quantization_config or null, and the dtype of `config` say of the weights of `a`.
-
-    Never an error: a quantization_config that is not understood has the format None, and says why.
-    """
+    """What `quantisation`, a quantization_config or null, and the dtype of `config` say of the weights; what is not understood is no error."""
     unquantised = _unquantised(config, where)
     if quantisation is None:
         return unquantised, Quantised()
@@ -327,10 +324,9 @@ def _read_quantised(
 
 
 def with_usual_shares(a: Architecture, weights: str | None) -> Architecture:
-    """The architecture as published checkpoints of a format of weights hold it, where no config says what they hold.
+    """The architecture with attention in bf16 for nvfp4 weights and latent attention, where no config says what they hold.
 
-    nvfp4 with latent attention: NVIDIA's checkpoints of DeepSeek-R1 and Kimi-K2.5 leave all of attention in bf16
-    (`exclude_modules` and `ignore` of their configs).
+    NVIDIA's checkpoints of DeepSeek-R1 and Kimi-K2.5 leave it so (`exclude_modules` and `ignore` of their configs).
     """
     unstated, latent = a.quantised == Quantised(), bool(np.all(np.asarray(a.kv_lora_rank) > 0))
     return replace(a, quantised=Quantised(attention=0.0)) if weights == "nvfp4" and latent and unstated else a

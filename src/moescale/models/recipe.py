@@ -1,8 +1,8 @@
 """How a model is trained where nobody says otherwise: batch, schedule and learning rate, by published laws.
 
-RUN.toml and the reproduction keep the paper's recipe, whose rate (Kaplan's) falls to zero at 1.2e10 parameters. Exported launches
-and designed sweeps follow `deepseek` (DeepSeek LLM, arXiv 2401.02954): of the rules in catalogue/recipe.toml the only one that was
-fitted to compute and by which models of 7B and 67B were then trained, and chosen for that before any launch was compared with it.
+RUN.toml and the reproduction keep the paper's recipe. Exported launches and designed sweeps follow `deepseek` (arXiv
+2401.02954), the only rule of catalogue/recipe.toml that was fitted to compute and by which models of 7B and 67B were
+then trained.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def training_steps(tokens: float, batch_tokens: int) -> int:
 class Rule:
     """A published law of batch and peak learning rate: a row of catalogue/recipe.toml.
 
-    `batch` and `lr` are a `factor` and the powers of variables that it is multiplied with, or an `intercept` and `per_ln_n_params`.
+    `batch` and `lr` are a `factor` and powers of variables, or an `intercept` and `per_ln_n_params`.
     """
 
     name: str
@@ -163,10 +163,7 @@ def _words(law: Mapping[str, float]) -> str:
 
 
 def paper_peak_lr(n_params: float, *, where: str = "--peak-lr", instead: str = "state") -> float:
-    """The paper's peak learning rate for N = `n_params` (dense-equivalent, no embeddings): 0.003239 - 0.0001395 ln N.
-
-    Raises InputError where the formula falls to zero, from 1.2e10 parameters; `where` is where one could be stated.
-    """
+    """The paper's peak learning rate for N = `n_params` (dense-equivalent), 0.003239 - 0.0001395 ln N; InputError from 1.2e10, where it is 0."""
     law = rules()["paper"].lr
     if (lr := _value(law, {"n_params": n_params})) > 0:
         return lr
@@ -176,10 +173,7 @@ def paper_peak_lr(n_params: float, *, where: str = "--peak-lr", instead: str = "
 
 
 def whole_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
-    """Sequences of a batch near so many tokens: 2^k or 3 x 2^k, as data-parallel sizes are, for each of `gpus` GPUs (None: in all).
-
-    The nearest by ratio, at most a factor of 1.23 away where a GPU gets two or more, and at least one.
-    """
+    """Sequences of the batch nearest to so many tokens that is 2^k or 3 x 2^k for each of `gpus` GPUs (None: in all), at least one."""
     share = batch_tokens / sequence_tokens / (gpus or 1)
     if share <= 1:
         return gpus or 1
@@ -189,10 +183,7 @@ def whole_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = No
 
 
 def stated_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
-    """Sequences of a batch that was stated: as many where they are whole, else the nearest multiple of the GPUs.
-
-    Without GPUs, or with more of them than sequences, of a power of two at most 1/32 of the batch, for data parallelism.
-    """
+    """Sequences of a batch that was stated: as many where they are whole, else the nearest multiple of the GPUs, or of a power of two."""
     sequences = batch_tokens / sequence_tokens
     if sequences >= 1 and sequences.is_integer():
         return int(sequences)
@@ -215,10 +206,9 @@ def recipe_for(
 ) -> Recipe:
     """The recipe for a model with N = `n_params` (dense-equivalent, no embeddings) on `tokens` tokens, by a published rule.
 
-    `rule` names it (None: that of launches). `flops` is what its C counts, training FLOPs without embeddings, of experts those
-    that a token meets (None: 6 N tokens). `batch_tokens` and `peak_lr` replace the rule's, `vocab_size` the paper's; the rate does
-    not follow a stated batch. `schedule` is cosine (None) or wsd; the batch is a `whole_batch` or `stated_batch`. Raises
-    UnknownNameError for another rule or schedule, InputError where the rate of `paper` falls to zero, from 1.2e10 parameters.
+    `rule` names it (None: that of launches). `flops` is what its C counts, training FLOPs without embeddings (None: 6 N
+    tokens). `batch_tokens` and `peak_lr` replace the rule's, `vocab_size` the paper's. Raises UnknownNameError for
+    another rule or schedule, InputError where the rate of `paper` falls to zero.
     """
     chosen, schedule = find_rule(rule), check_schedule(schedule or SCHEDULES[0])
     usual: dict[str, Any] = asdict(defaults()) | ({} if vocab_size is None else {"vocab_size": vocab_size})

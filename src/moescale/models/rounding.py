@@ -137,15 +137,11 @@ def buildable(
 ) -> Buildable:
     """The whole-number shape of the family's proportions whose N is the nearest from `n_params` up (`at_most`: down).
 
-    Depth is a multiple of the MoE spacing, width a multiple of USUAL_WIDTH near the family's for that depth, or follows from the
-    heads; layers and heads are multiples of USUAL_LAYERS and USUAL_HEADS where there are FEWEST_USUAL and the other bounds allow
-    it; d_model / n_layers stays within MOST_ASPECT of the family's, d_ffn / d_model within MOST_FFN_RATIO, the width of all heads
-    within MOST_HEADS_RATIO, and N within MOST_SIZE, or MOST_SIZE_USUAL, as far as whole heads allow. Heads split over `gpus` GPUs (tensor parallel), or over half as many, and so on, unless they `must_split` over
-    these, whatever the proportions; query heads share the family's
-    `kv_heads` evenly, or the largest smaller count that they can. FFNs are gated, also where the family's are plain: two
-    thirds as wide, they have as many parameters. Where experts are narrower than a dense FFN the width of an expert is a
-    multiple of an FFN_STEP, or of SMALL_STEP, and the dense width, which N counts, so many times as wide as the family says.
-    Raises InputError where n_params or experts is no positive number.
+    Depth is a multiple of the MoE spacing; layers and heads are usual counts, proportions within MOST_ASPECT,
+    MOST_FFN_RATIO and MOST_HEADS_RATIO of the family's, N within MOST_SIZE or MOST_SIZE_USUAL, as far as whole heads
+    allow. Heads split over `gpus` GPUs, or over half as many, and so on, unless they `must_split` over these; query
+    heads share the family's `kv_heads` evenly, or the largest smaller count that they can. FFNs are gated: two thirds
+    as wide as plain ones. Raises InputError where n_params or experts is no positive number.
     """
     if not (math.isfinite(n_params) and n_params > 0 and math.isfinite(experts) and experts >= 1):
         raise InputError(f"a model of {n_params:g} parameters and {experts:g} experts has no shape")
@@ -168,10 +164,7 @@ def buildable(
 def buildable_between(
     family: ModelFamily, low: float, high: float, experts: float, *, gpus: int = 1, vocab_size: int | None = None
 ) -> list[Buildable]:
-    """All usual shapes of the family's proportions with N from `low` to `high`, as `buildable` has them, heads split over `gpus`.
-
-    By rising N; of more than MOST_LISTED, as there are of large models, every so many.
-    """
+    """All usual shapes of the family's proportions with N from `low` to `high`, by rising N; of more than MOST_LISTED every so many."""
     sizes = np.geomspace(low, high, math.ceil(math.log(high / low) / SIZE_STEP) + 1)
     s, counted, fewer = _whole_shapes(family, sizes, gpus, at_most=True, usual=True)
     kept = _likeness(family, s)[0] & (fewer == 0.0) & (counted >= low) & (counted <= high)

@@ -21,8 +21,8 @@ ACCIDENT = 1.5
 class LogGrid:
     """Times over a rectangular grid of sizes, all as natural logarithms.
 
-    Below an axis the time of its smallest size holds (a kernel never takes less than its launch); above it the time
-    rises with `slopes`, the exponent of a saturated kernel, up to MOST_BEYOND times the largest size.
+    Below an axis the time of its smallest size holds; above it time rises with `slopes`, the exponents of a saturated
+    kernel, up to MOST_BEYOND.
     """
 
     axes: tuple[FloatArray, ...]  # ascending logarithms of sizes
@@ -57,13 +57,11 @@ class LogGrid:
 
 
 def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[float, ...]) -> LogGrid:
-    """The grid of measured rows: one size array an axis, all (n,); rows of equal sizes are averaged (in logarithms).
+    """The grid of measured rows: one size array an axis, all (n,); rows of equal sizes are averaged, accidents left out.
 
-    Rows that take ACCIDENT times as long as the next larger size along every axis are left out. Holes, such as sizes that
-    the GPU's memory did not hold and head counts that nobody measured, are filled in two steps. (1) Between measured sizes of
-    an axis: interpolated along it, the last axis first. (2) Elsewhere: continued from the nearest smaller known size with that
-    axis's slope, or where there is none, from the nearest larger one with its time; of several axes the least time, as the
-    launch of small rows gives too much. The last two axes come first, then all: kernels of other head counts can be others.
+    Holes are filled in two steps: between measured sizes along an axis, the last one first; elsewhere from the nearest
+    smaller known size with that axis's slope, or the nearest larger one with its time, of several axes the least, along
+    the last two axes first.
     """
     values, index = zip(*(np.unique(size, return_inverse=True) for size in sizes), strict=True)
     total = np.zeros([len(v) for v in values])

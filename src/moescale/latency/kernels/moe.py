@@ -184,10 +184,7 @@ class Rows:
 
 @cache
 def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Rows:
-    """The table's rows, of each size those of the fastest kernel source.
-
-    Raises InputError for a format or load that was not measured.
-    """
+    """The table's rows, of each size those of the fastest kernel source; InputError for a format or load that was not measured."""
     table = find_table(system, "moe", engine, version, "moe_perf", load=load)
     if table is None:
         raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")

@@ -170,10 +170,7 @@ def check_present(system: str, engine: str, version: str, load: str) -> None:
 def find_table(
     system: str, family: str, engine: str, version: str, stem: str, *, load: str | None = None
 ) -> Table | None:
-    """The table of an operation for a version, or else for the version next to it; None where there is none.
-
-    Under another `load` on experts than the catalogue's, where it is stated, the package's table.
-    """
+    """The table of an operation for a version, or else for the version next to it; under another `load` on experts the package's."""
     key = f"{family}/{engine}/{version}/{stem}"
     entry = index()["systems"].get(system, {}).get("tables", {}).get(key)
     if load in (None, index()["load"]):
@@ -185,10 +182,7 @@ def find_table(
 
 
 def read_columns(table: Table, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
-    """Columns of the rows whose text columns hold these values: float64, latency in seconds; absent columns are 0.
-
-    A text column among `names` comes as numbers, one a distinct text.
-    """
+    """Columns of the rows with these texts: float64, seconds, texts as numbers of their own, absent columns 0."""
     columns = table.read_columns(names, **equal)
     return columns | ({"latency": columns["latency"] / 1e3} if "latency" in columns else {})
 
@@ -211,11 +205,7 @@ def find_grid(place: Place, sizes: tuple[str, ...], slopes: tuple[float, ...], *
 
 
 def of_the_fastest(keys: FloatArray, sources: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The distinct rows of `keys` (n, sizes), sorted, and the time of each: of the kernel source that is fastest there.
-
-    Sources are alternatives for one operation, of which an engine or who sets it up takes the better one; repeated
-    measurements of one source are averaged (in logarithms).
-    """
+    """The distinct rows of `keys` (n, sizes), sorted, and the time of each: of the kernel source that is fastest there on (geometric) average."""
     # One number a row, by the rank of each of its sizes: rows themselves take ten times as long to sort.
     ranks = [np.unique(column, return_inverse=True) for column in keys.T]
     shape = tuple(values.size for values, _ in ranks)
