@@ -20,7 +20,6 @@ from moescale.units import format_count, format_flops, parse_quantity
 SCHEDULES = ("cosine", "wsd")
 MOST_OFF = 1.5  # of a batch over what its rule says, either way, without a note: rounding alone stays below
 _SYMBOLS = {"n_params": "N", "tokens": "D", "flops": "C"}
-_UNITS = {"n_params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,14 +145,14 @@ def check_schedule(name: str, *, where: str | None = None) -> str:
     return name
 
 
+def _variables(law: Mapping[str, float]) -> list[str]:
+    return ["n_params"] if "intercept" in law else [name for name in law if name != "factor"]
+
+
 def _value(law: Mapping[str, float], at: Mapping[str, float]) -> float:
     if "intercept" in law:
         return law["intercept"] + law["per_ln_n_params"] * math.log(at["n_params"])
     return law["factor"] * math.prod(at[name] ** law[name] for name in _variables(law))
-
-
-def _variables(law: Mapping[str, float]) -> list[str]:
-    return ["n_params"] if "intercept" in law else [name for name in law if name != "factor"]
 
 
 def _words(law: Mapping[str, float]) -> str:
@@ -270,12 +269,13 @@ def _extrapolation(rule: Rule, laws: Mapping[str, Mapping[str, float]], at: Mapp
         if not of or least <= here <= most:
             continue
         times, side = (here / most, "above") if here > most else (least / here, "below")
+        unit = {"n_params": "parameters", "flops": "FLOPs"}.get(name, name)
         trained = (
             f" ({rule.used['by']}, trained by it, took {_shown(name, rule.used[name])})" if name in rule.used else ""
         )
         yield (
             f"{' and '.join(of)} {'extrapolate' if len(of) > 1 else 'extrapolates'} {formula}, stated for "
-            f"{_shown(name, least)} to {_shown(name, most)} {_UNITS[name]}: {_shown(name, here)} is {_times(times)} {side}"
+            f"{_shown(name, least)} to {_shown(name, most)} {unit}: {_shown(name, here)} is {_times(times)} {side}"
             f"{trained if here > most else ''}"
         )
 
