@@ -171,9 +171,8 @@ def _layer_s(card: Card, a: Stage, op: Attention, window: float = 0.0) -> FloatA
     measured = (head_dim, window) in attention_kinds(*card.tables, a.name, kind) and not after_prefix
     grid = attention_grid(*card.tables, a.name, kind, head_dim, window if measured else 0.0)
     side_by_side = np.minimum(kv_heads, MOST_KV_HEADS)
-    requests, tokens = a.batch * (kv_heads / side_by_side), a.tokens if measured else met
-    # Another head dimension than the measured one takes time in proportion.
-    seconds = grid.seconds(side_by_side, a.heads / kv_heads, requests, tokens) * (op.head_dim / head_dim)
+    sizes = (side_by_side, a.heads / kv_heads, a.batch * (kv_heads / side_by_side), a.tokens if measured else met)
+    seconds = grid.seconds(*sizes) * (op.head_dim / head_dim)  # time is in proportion to the head dimension
     elements = 2.0 * a.batch * kv_heads * op.head_dim * met
     meets = 2.0 * np.asarray(met, dtype=np.float64) ** 2 if prompts else 4.0 * met
     flops = meets * a.batch * np.asarray(a.heads) * op.head_dim

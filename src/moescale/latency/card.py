@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -130,17 +130,16 @@ class Card:
     def product_kind(self, model: Architecture, *, with_experts: bool) -> str:
         """The measured products of the weights' format in a model with or without experts."""
         blocks = self.backend in formats.BLOCK_ENGINES and with_experts and not model.quantised.scale_per_tensor
-        wanted = formats.BLOCK_PRODUCTS if blocks and self.format == "fp8" else formats.PRODUCTS.get(self.format, ())
-        return self._first_measured("gemm", wanted)
+        return self._first_measured("gemm", formats.PRODUCTS, reverse=blocks)
 
     def expert_kind(self, model: Architecture) -> str:
         """The measured experts of the weights' format."""
-        wanted = formats.EXPERTS.get(self.format, ())
-        reverse = self.format == "fp8" and model.quantised.scale_per_tensor
-        return self._first_measured("moe", wanted[::-1] if reverse else wanted)
+        return self._first_measured("moe", formats.EXPERTS, reverse=model.quantised.scale_per_tensor)
 
-    def _first_measured(self, family: str, wanted: tuple[str, ...]) -> str:
-        measured = measured_formats(family, *self.tables)
+    def _first_measured(self, family: str, kernels: Mapping[str, tuple[str, ...]], *, reverse: bool) -> str:
+        """The first kernels of the weights' format that were measured, in fp8 from the last where `reverse`; else bf16 ones."""
+        wanted, measured = kernels.get(self.format, ()), measured_formats(family, *self.tables)
+        wanted = wanted[::-1] if reverse and self.format == "fp8" else wanted
         return next((kind for kind in wanted if kind in measured), BF16)
 
     def products_s(self, asked: list[Asked], tokens: Real, model: Architecture) -> Real:
@@ -149,13 +148,10 @@ class Card:
         if dense == sparse == BF16 and self.weight_bytes_per_param == 2.0:  # nothing is quantised: all in one
             return self._summed_s([(op, 1.0) for op, _ in asked], tokens, BF16, 2.0)
         has_experts = np.asarray(model.n_moe_layers) > 0
-        if dense == sparse or not has_experts.any():
-            total_s = self._quantised_s(asked, tokens, dense)
-        elif has_experts.all():
-            total_s = self._quantised_s(asked, tokens, sparse)
+        if dense != sparse and has_experts.any() and not has_experts.all():
+            total_s = np.where(has_experts, *(self._quantised_s(asked, tokens, kind) for kind in (sparse, dense)))
         else:
-            both_s = [self._quantised_s(asked, tokens, kind) for kind in (sparse, dense)]
-            total_s = np.where(has_experts, *both_s)
+            total_s = self._quantised_s(asked, tokens, sparse if has_experts.any() else dense)
         plain = [(op, 1.0 - share) for op, share in asked if share < 1.0]
         return total_s + self._summed_s(plain, tokens, BF16, 2.0)
 
@@ -183,8 +179,8 @@ class Card:
         n, k = np.maximum(n, 1.0), np.maximum(k, 1.0)
         weights = n * k
         flops, moved = 2.0 * tokens * weights, ACTIVATION_BYTES * tokens * (n + k)
-        seconds = gemm_grid(*self.tables, kind, without).seconds(tokens, n, k)
-        seconds = self.rescaled(seconds, weights, moved, flops, kind, weight_bytes)
+        measured_s = gemm_grid(*self.tables, kind, without).seconds(tokens, n, k)
+        seconds = self.rescaled(measured_s, weights, moved, flops, kind, weight_bytes)
         return np.sum(times * np.maximum(seconds, self.limit_s(weights, flops, kind, weight_bytes)), axis=0)
 
     def limit_s(self, weights: Real, flops: Real, kind: str, wanted_bytes: float) -> FloatArray:
@@ -193,9 +189,8 @@ class Card:
         return np.maximum(read_s, np.asarray(flops) / peak_of(self.gpu, kind))
 
     def elementwise_s(self, moved_bytes: Real) -> FloatArray:
-        system = self.system
-        rate = self.gpu.memory_bandwidth_bytes_per_s * system.elementwise_efficiency
-        return system.elementwise_latency_s + np.asarray(moved_bytes, dtype=np.float64) / rate
+        rate = self.gpu.memory_bandwidth_bytes_per_s * self.system.elementwise_efficiency
+        return self.system.elementwise_latency_s + np.asarray(moved_bytes, dtype=np.float64) / rate
 
     def ratios(self, kind: str) -> tuple[float, float]:
         """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""

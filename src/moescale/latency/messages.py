@@ -16,7 +16,7 @@ from moescale.errors import InputError
 from moescale.latency import Pass, network
 from moescale.latency.card import Card
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import default_version, find_system, find_table, find_grid, read_columns
+from moescale.latency.kernels.tables import default_version, find_grid, find_system, find_table, read_columns
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture
 from moescale.typing import FloatArray, Real

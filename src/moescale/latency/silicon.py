@@ -57,14 +57,12 @@ class Silicon(Card, LatencySource):
         if self.backend not in engines(system):
             raise unknown_name("engine", self.backend, engines(system), otherwise=f"those were measured on {system}")
         check_present(*self.tables, self.load)
-        if self.version is None:
-            return
-        known = versions(system, self.backend)
-        if self.version not in known:
-            what = f"unknown version {self.version!r} of {self.backend} on {system}"
-            raise UnknownNameError(
-                what, nearest=nearest_names(self.version, known) or known[-1], next_step=f"known: {', '.join(known)}"
+        if self.version is not None and self.version not in (known := versions(system, self.backend)):
+            what, nearest = (
+                f"unknown version {self.version!r} of {self.backend} on {system}",
+                nearest_names(self.version, known),
             )
+            raise UnknownNameError(what, nearest=nearest or known[-1], next_step=f"known: {', '.join(known)}")
 
     def unmeasured(self, model: Architecture) -> list[str]:
         """The parts of a model whose matrices are priced as scaled bf16 kernels: nobody measured those of their format."""
@@ -72,10 +70,11 @@ class Silicon(Card, LatencySource):
             return []
         products = (op for op in operations(model) if isinstance(op, Product) and some(op.times))
         held = {op.part for op in products if share_taken(model.quantised, op.part) > 0.0}
-        module = None
-        if is_latent(model) and "attention" in held:
-            module = nearest_module(self, "generation", LATENT.get(self.format, ()))
-        dense = held & {"dense_ffn", "shared_experts", "lm_head", *(() if is_latent(model) else ("attention",))}
+        latent = is_latent(model)
+        module = (
+            nearest_module(self, "generation", LATENT.get(self.format, ())) if latent and "attention" in held else None
+        )
+        dense = held & {"dense_ffn", "shared_experts", "lm_head", "" if latent else "attention"}
         parts = {
             "latent attention": module is not None and module[1] == BF16,
             "matrix products": dense and self.product_kind(model, with_experts=some(model.n_moe_layers)) == BF16,
@@ -102,18 +101,15 @@ class Silicon(Card, LatencySource):
                 if not (latent and op.part == "attention"):  # whose kernels hold their own
                     asked[op.part == "lm_head"].append((op, self.share(model, op.part)))
                 if op.closes and op.part in ("dense_ffn", "shared_experts"):
-                    width = np.maximum(op.k, 1.0)
-                    moved_s = self.elementwise_s(a.tokens * (model.ffn_matrices * width * ACTIVATION_BYTES))
-                    total_s = total_s + op.times * moved_s
+                    moved = a.tokens * (model.ffn_matrices * np.maximum(op.k, 1.0) * ACTIVATION_BYTES)
+                    total_s = total_s + op.times * self.elementwise_s(moved)
         for of_head, tokens in ((False, a.tokens), (True, a.requests)):
             total_s = total_s + self.products_s(asked[of_head], tokens, model)
         if some(model.n_moe_layers):
             total_s = total_s + experts_s(self, model, whole)
-        total_s = total_s + self._moved_s(model, a.tokens) + messages_s(self, model, whole, a)
-        return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
-
-    def _moved_s(self, model: Architecture, tokens: Real) -> FloatArray:
-        """Norms with their residual additions, two a layer (two reads and two writes each), and the embeddings."""
+        # Norms with their residual additions (two reads and two writes each), and the embeddings.
         row = np.asarray(model.d_model, dtype=np.float64) * ACTIVATION_BYTES
         norms = model.norms_per_layer * np.asarray(model.n_layers, dtype=np.float64) - model.n_layers_without_ffn
-        return norms * self.elementwise_s(4.0 * tokens * row) + self.elementwise_s(tokens * row)
+        moved_s = norms * self.elementwise_s(4.0 * a.tokens * row) + self.elementwise_s(a.tokens * row)
+        total_s = total_s + moved_s + messages_s(self, model, whole, a)
+        return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
