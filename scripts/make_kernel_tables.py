@@ -25,13 +25,15 @@ import numpy.typing as npt
 
 from moescale.latency import experts, latent, linear, messages
 from moescale.latency.attention import COLUMNS as ATTENTION
-from moescale.latency.card import ENGINE, LOAD
+from moescale.latency.card import ENGINE
 from moescale.latency.kernels import installed, moe
 from moescale.latency.kernels.formats import BF16, EXPERTS_OF, KINDS, SHARED_EXPERT_KERNELS
+from moescale.latency.kernels.moe import LOAD
 from moescale.latency.kernels.tables import FOLDER, INDEX, System
 
 TARGET = Path(__file__).parents[1] / "src" / "moescale" / "catalogue" / FOLDER
 Rows = dict[str, npt.NDArray[Any]]
+FAMILIES = ("gemm", "attention", "moe")  # what every engine must have tables of, to be priced
 
 
 def _yaml(path: Path) -> dict[str, Any]:
@@ -70,17 +72,23 @@ def find_system(name: str) -> System:
 def engines(system: str) -> tuple[str, ...]:
     """Serving engines whose kernels were measured on a system, such as vllm."""
     data = installed.root() / "data" / system
-    found = [
-        {path.name for path in (data / family).iterdir()} for family in installed.FAMILIES if (data / family).is_dir()
-    ]
-    return tuple(sorted(set.intersection(*found))) if len(found) == len(installed.FAMILIES) else ()
+    found = [{path.name for path in (data / family).iterdir()} for family in FAMILIES if (data / family).is_dir()]
+    return tuple(sorted(set.intersection(*found))) if len(found) == len(FAMILIES) else ()
+
+
+def versions(system: str, engine: str) -> tuple[str, ...]:
+    """Versions of an engine with tables of every family, oldest first."""
+    folders = [installed.root() / "data" / system / family / engine for family in FAMILIES]
+    names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    known = (name for name in names if all(installed.stand_ins(folder, name) for folder in folders))
+    return tuple(sorted(known, key=installed.version_key))
 
 
 def default_version(system: str, engine: str) -> str:
     """The version that the package itself takes."""
     listed = _yaml(installed.root() / "query_versions.yaml")
     entry = listed.get("overrides", {}).get(system, {}).get(engine) or listed["defaults"].get(engine, {})
-    current, known = entry.get("current"), installed.versions(system, engine)
+    current, known = entry.get("current"), versions(system, engine)
     return str(current) if current in known else known[-1]
 
 

@@ -124,7 +124,6 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--weights int3", ("--weights", "bf16, fp8")),
             ("--latency nope", ("--latency", "silicon, roofline")),
             ("--latency silicon:vlm", ("--latency: unknown engine 'vlm'; nearest: vllm", "a100_sxm")),
-            ("--latency silicon:vllm@0.1", ("--latency: unknown version '0.1' of vllm on a100_sxm; nearest: 0.",)),
             ("--latency silicn", ("--latency: unknown latency source 'silicn'; nearest: silicon;",)),
             ("--latency no.csv", ("no.csv", "no such file")),
             ("--kv-cache int2", ("--kv-cache", "bf16, fp8")),

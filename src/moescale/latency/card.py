@@ -35,8 +35,7 @@ SCALES = 0.1  # of a weight's bytes: block scales, which belong to the measured 
 ROUNDING = 0.02  # of data sheets
 ROOFLINE = "take the roofline as the latency source; it covers every GPU"
 Asked = tuple[Product, float]  # with the share of it that is quantised
-# How unevenly tokens fall on experts: a power law with this exponent is what aiconfigurator-core takes for MoE models.
-ENGINE, LOAD = "vllm", "power_law_1.2"
+ENGINE = "vllm"
 # What fp8 products with a scale a tensor were timed with, by family `quantize`: the largest of the activations is looked
 # for, and they are divided by it. A checkpoint that holds the scales needs only the second, and neither where the kernel
 # before writes fp8. A difference of two times is noise below a share of the first.
@@ -94,10 +93,8 @@ class Card:
 
     gpu: Gpu
     backend: str = ENGINE
-    version: str | None = None
     weight_bytes_per_param: float = 2.0
     kv_bytes_per_element: float = 2.0
-    load: str = LOAD
     host_s: float | None = None  # seconds a pass takes on the host at least; None: host_s(), 0: kernels alone
     moe_execution: str = FUSED  # a name of MOE_EXECUTION
     weights: str | None = None  # name of the number format of the weights; None: the one with such bytes
@@ -113,7 +110,7 @@ class Card:
     def tables(self) -> tuple[str, str, str]:
         """System, engine and version of the tables."""
         name = self.system.name
-        return name, self.backend, self.version or default_version(name, self.backend)
+        return name, self.backend, default_version(name, self.backend)
 
     @cached_property
     def format(self) -> str:

@@ -63,7 +63,7 @@ def engine_of_latency(name: str) -> Engine:
     kind, _, rest = name.partition(":")
     if kind not in ("silicon", "roofline", "auto"):
         return NO_ENGINE
-    return engines().get(rest.partition("@")[0] or "vllm", NO_ENGINE)
+    return engines().get(rest or "vllm", NO_ENGINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ def _grouped_s(card: Card, model: Architecture, gpus: FloatArray, work: Pass) ->
     moved = ACTIVATION_BYTES * pairs * (2.0 * shape.d_model + shape.matrices * shape.width)
 
     def layer_s(kind: str, wanted: float) -> FloatArray:
-        kernels = moe_kernels(*card.tables, kind, card.load)
+        kernels = moe_kernels(*card.tables, kind)
         seconds = card.rescaled(kernels.seconds(shape), read, moved, flops, kind, wanted)
         # Measured shapes keep their time below the data sheet's limit: uneven routing reads fewer experts than that assumes.
         limit_s = card.limit_s(read, flops, kind, wanted)

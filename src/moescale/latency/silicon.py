@@ -13,13 +13,13 @@ from typing import ClassVar
 import numpy as np
 
 from moescale import catalogue
-from moescale.errors import UnknownNameError, nearest_names, unknown_name
+from moescale.errors import unknown_name
 from moescale.latency import LatencySource, Pass, check_moe_execution
 from moescale.latency.attention import attention_s
 from moescale.latency.card import Asked, Card
 from moescale.latency.experts import experts_s
 from moescale.latency.kernels.formats import BF16, LATENT
-from moescale.latency.kernels.tables import check_present, engines, versions
+from moescale.latency.kernels.tables import check_present, engines
 from moescale.latency.latent import is_latent, nearest_module, sparse_module
 from moescale.latency.linear import state_s
 from moescale.latency.messages import messages_s
@@ -38,14 +38,13 @@ def host_s() -> float:
 
 @dataclass(frozen=True)
 class Silicon(Card, LatencySource):
-    """Measured kernels of `backend` at `version` (None: the current one) on `gpu`, tensor-parallel.
+    """Measured kernels of `backend`, at its current version, on `gpu`, tensor-parallel.
 
     Each part of a model takes as many kernels of the weights' format as `quantised` says that it holds in it, the rest
     bf16. Whatever was not measured is a measured kernel times the ratio of its rooflines, and never faster than the
     data sheet allows. Beyond a table's largest size a kernel is taken as saturated; further on, and for latent
-    attention where its kernels were not measured, the answer is NaN. Tokens fall on experts as unevenly as `load` says.
-
-    Raises InputError when the package, or a table for the GPU, engine or version, is missing.
+    attention where its kernels were not measured, the answer is NaN. Raises InputError when the package, or a table for
+    the GPU or engine, is missing.
     """
 
     name = "silicon"
@@ -56,13 +55,7 @@ class Silicon(Card, LatencySource):
         system = self.system.name
         if self.backend not in engines(system):
             raise unknown_name("engine", self.backend, engines(system), otherwise=f"those were measured on {system}")
-        check_present(*self.tables, self.load)
-        if self.version is not None and self.version not in (known := versions(system, self.backend)):
-            what, nearest = (
-                f"unknown version {self.version!r} of {self.backend} on {system}",
-                nearest_names(self.version, known),
-            )
-            raise UnknownNameError(what, nearest=nearest or known[-1], next_step=f"known: {', '.join(known)}")
+        check_present(system, self.backend)
 
     def unmeasured(self, model: Architecture) -> list[str]:
         """The parts of a model whose matrices are priced as scaled bf16 kernels: nobody measured those of their format."""

@@ -44,7 +44,7 @@ class ServingOptions(Group):
     output: float | None = quantity(f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", REQUEST_TOKENS)
     trace: Path | None = path("File of requests; replaces --prompt and --output; CSV or JSON lines with token counts.")
     latency: str = text(
-        "Latency source; silicon (measured kernels), silicon:ENGINE[@VERSION], roofline, the path of a latency table, or auto "
+        "Latency source; silicon (measured kernels), silicon:ENGINE, roofline, the path of a latency table, or auto "
         "(silicon where it covers the model).",
         default="auto",
     )

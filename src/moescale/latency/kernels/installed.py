@@ -1,10 +1,9 @@
-"""NVIDIA's measured kernel tables as the package aiconfigurator-core installs them: every engine, version and load."""
+"""NVIDIA's measured kernel tables as the package aiconfigurator-core installs them."""
 
 from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy.typing as npt
 from moescale.typing import FloatArray
 
 PACKAGE = "aiconfigurator_core"
-FAMILIES = ("gemm", "attention", "moe")  # what every engine must have tables of, to be priced
 
 
 def present() -> bool:
@@ -30,21 +28,13 @@ def root() -> Path:
     return Path(found.submodule_search_locations[0]) / "systems"
 
 
-@cache
-def versions(system: str, engine: str) -> tuple[str, ...]:
-    """Versions of an engine with tables of every family, oldest first."""
-    folders = [root() / "data" / system / family / engine for family in FAMILIES]
-    names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
-    return tuple(sorted((v for v in names if all(_stand_ins(folder, v) for folder in folders)), key=version_key))
-
-
 def version_key(version: str) -> tuple[tuple[int, int | str], ...]:
     """Sorts 0.9 before 0.14 and 1.3.0rc9 before 1.3.0rc20."""
     parts = [*version.replace("rc", ".-1.").replace("post", ".1.").split("."), "0"]
     return tuple((0, int(part)) if part.lstrip("-").isdigit() else (-1, part) for part in parts if part)
 
 
-def _stand_ins(folder: Path, version: str) -> list[Path]:
+def stand_ins(folder: Path, version: str) -> list[Path]:
     """Version folders in the order in which they may stand in: the version, older ones newest first, newer ones."""
     if not folder.is_dir():
         return []
@@ -56,7 +46,7 @@ def _stand_ins(folder: Path, version: str) -> list[Path]:
 
 def find_table(system: str, family: str, engine: str, version: str, stem: str) -> InstalledTable | None:
     """The table of an operation for a version, or else for the version next to it; None where there is none."""
-    folders = _stand_ins(root() / "data" / system / family / engine, version)
+    folders = stand_ins(root() / "data" / system / family / engine, version)
     found = next((path for folder in folders if (path := folder / f"{stem}.parquet").is_file()), None)
     return None if found is None else InstalledTable(found)
 

@@ -92,10 +92,6 @@ def _current(system: str) -> dict[str, str]:
     return index()["systems"].get(system, {}).get("engines", {})
 
 
-def _is_whole(system: str, engine: str, version: str) -> bool:
-    return engine == index()["engine"] and _current(system).get(engine) == version
-
-
 def _folder() -> Any:
     return resources.files("moescale.catalogue") / FOLDER
 
@@ -147,11 +143,6 @@ def engines(system: str) -> tuple[str, ...]:
     return tuple(sorted(_current(system)))
 
 
-def versions(system: str, engine: str) -> tuple[str, ...]:
-    """Versions of an engine with tables, oldest first; the current one alone without the package."""
-    return installed.versions(system, engine) if installed.present() else (default_version(system, engine),)
-
-
 def default_version(system: str, engine: str) -> str:
     """The engine's current version; raises InputError for an engine without tables on this system."""
     if engine not in _current(system):
@@ -159,25 +150,22 @@ def default_version(system: str, engine: str) -> str:
     return _current(system)[engine]
 
 
-def check_present(system: str, engine: str, version: str, load: str) -> None:
-    """Raise InputError where the tables of an engine's version, or a load on experts, are neither here nor installed."""
-    if not (_is_whole(system, engine, version) and load == index()["load"]) and not installed.present():
-        what = f"the kernels of {engine} {version} on {system} come with the extra `kernels`, which is not installed"
+def check_present(system: str, engine: str) -> None:
+    """Raise InputError where the tables of an engine are neither here nor installed."""
+    if engine != index()["engine"] and not installed.present():
+        what = f"the kernels of {engine} {default_version(system, engine)} on {system} come with the extra `kernels`"
         instead = f"{install('kernels')} (Linux x86-64), or take vLLM's kernels (silicon) or the roofline"
-        raise InputError(what, where="silicon", next_step=instead)
+        raise InputError(f"{what}, which is not installed", where="silicon", next_step=instead)
 
 
-def find_table(
-    system: str, family: str, engine: str, version: str, stem: str, *, load: str | None = None
-) -> Table | None:
-    """The table of an operation for a version, or else for the version next to it; under another `load` on experts the package's."""
+def find_table(system: str, family: str, engine: str, version: str, stem: str) -> Table | None:
+    """The table of an operation for a version, or else for the version next to it; None where there is none."""
     key = f"{family}/{engine}/{version}/{stem}"
     entry = index()["systems"].get(system, {}).get("tables", {}).get(key)
-    if load in (None, index()["load"]):
-        # Of other engines there may be a part: the rows that the default one's are compared with.
-        whole = _is_whole(system, engine, version) or (entry is not None and not entry.get("part"))
-        if whole or not installed.present():
-            return None if entry is None else PackedTable(system, key, entry)
+    # Of other engines there may be a part: the rows that the default one's are compared with.
+    whole = engine == index()["engine"] or (entry is not None and not entry.get("part"))
+    if whole or not installed.present():
+        return None if entry is None else PackedTable(system, key, entry)
     return installed.find_table(system, family, engine, version, stem)
 
 
