@@ -11,9 +11,8 @@ import pytest
 from model_configs import CONFIGS
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
-from moescale.latency.kernels.installed import version_key
 from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
-from moescale.latency.kernels.tables import default_version, engines, systems
+from moescale.latency.kernels.tables import default_version, engines, systems, version_key
 from moescale.latency.silicon import Silicon
 from moescale.models.hf_config import from_config
 from moescale.models.published import shapes
