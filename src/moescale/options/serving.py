@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -211,7 +211,7 @@ class ServingOptions(Group):
             next_step = f"watts of one GPU with its share of the server, such as {such_as}"
             raise InputError(what, where="--power-w", next_step=next_step)
         stated = {"years": self.years, "usd_per_kwh": self.usd_per_kwh, "pue": self.pue}
-        terms = asdict(owned_defaults()) | {name: value for name, value in stated.items() if value is not None}
+        terms = owned_defaults() | {name: value for name, value in stated.items() if value is not None}
         return float(owned_usd_per_gpu_hour(self.capital_usd_per_gpu, power_w=self.power_w, **terms))
 
     def price_terms(self) -> str | None:
