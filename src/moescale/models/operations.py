@@ -174,14 +174,17 @@ def operations(
         found += _experts(a, t, t if expert_gpus is None else expert_gpus, expert_parallel)
     if some(a.residual_streams):
         m = a.residual_streams
-        mixed = (2.0 + m) * m
-        found.append(Product("residual", 2.0 * a.n_layers, mixed, m * a.d_model, mixed + 3.0))
-        found.append(Product("residual", 1.0, m, m * a.d_model, m + 1.0))
-    norms = a.norms_per_layer * a.n_layers - a.n_layers_without_ffn + 1.0
-    found.append(Vectors("norms", norms * a.d_model))
+        for times, mixed, biases in ((2.0 * a.n_layers, (2.0 + m) * m, 3.0), (1.0, m, 1.0)):
+            found.append(Product("residual", times, mixed, m * a.d_model, mixed + biases))
+    found.append(Vectors("norms", (a.norms_per_layer * a.n_layers - a.n_layers_without_ffn + 1.0) * a.d_model))
     if some(a.vocab_size):
         found.append(Product("lm_head", 1.0, a.vocab_size / t, a.d_model))
     return tuple(found)
+
+
+def _shared(heads: Real, gpus: Real) -> Real:
+    """Heads on one of so many GPUs, which replicate the last one."""
+    return np.maximum(np.asarray(heads) / gpus, np.minimum(heads, 1.0))
 
 
 def attention_products(a: Architecture, heads: Real | None = None) -> list[Product]:
@@ -197,11 +200,8 @@ def _ffn(
     d, up = a.d_model, (a.ffn_matrices - 1) * width
     if part == "experts" and some(a.d_expert_model):
         d = np.where(np.asarray(a.d_expert_model) > 0, a.d_expert_model, d)
-    biases = (up, a.d_model) if bias else (0.0, 0.0)
-    return [
-        Product(part, times, up, d, biases[0], held=held, met=met),
-        Product(part, times, d, width, biases[1], closes=True, held=held, met=met),
-    ]
+    into = Product(part, times, up, d, up if bias else 0.0, held=held, met=met)
+    return [into, Product(part, times, d, width, a.d_model if bias else 0.0, closes=True, held=held, met=met)]
 
 
 def _experts(a: Architecture, t: Real, expert_gpus: Real, groups: Real | None) -> Iterator[Operation]:
@@ -253,7 +253,7 @@ def index_products(a: Architecture) -> list[Product]:
 
 def _attention_of_one_kind(a: Architecture, t: Real) -> Iterator[Operation]:
     layers, d, qk = a.n_layers, a.d_model, a.head_dim
-    heads, kv_heads = a.n_heads / t, np.maximum(a.n_kv_heads / t, np.minimum(a.n_kv_heads, 1.0))
+    heads, kv_heads = a.n_heads / t, _shared(a.n_kv_heads, t)
     value = np.where(np.asarray(a.v_head_dim) > 0, a.v_head_dim, qk) if some(a.v_head_dim) else qk
     rank, query_rank, rope = a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim
     windows = (a.n_window_layers, a.window_tokens, a.n_sparse_layers, a.index_topk, a.attention_gate)
@@ -311,27 +311,22 @@ def _states(a: Architecture, t: Real) -> Iterator[Operation]:
     if not some(a.n_linear_layers):
         return
     kind, layers, d, rank, key_dim = a.linear_kind, a.n_linear_layers, a.d_model, a.linear_rank, a.linear_key_dim
-    key_heads, heads = (
-        np.maximum(np.asarray(n) / t, np.minimum(n, 1.0)) for n in (a.linear_n_key_heads, a.linear_n_value_heads)
-    )
+    key_heads, heads = (_shared(n, t) for n in (a.linear_n_key_heads, a.linear_n_value_heads))
     k, v = key_heads * key_dim, heads * a.linear_value_dim
     state = State(kind, layers, k, v, heads, key_dim, a.linear_conv, a.linear_state_bytes)
     yield state
+    channels = state.conv_channels
     # Outputs and inputs of the products before the last: queries, keys, values, gates, and scalars a head (KDA: a decay a channel, and
     # its gate through a narrow projection); weights of convolution, decay, time step, skip; and of norms.
     whole_value = np.asarray(a.linear_value_dim, dtype=np.float64)
     of_kind: dict[str, tuple[tuple[tuple[Real, Real], ...], Real, Real]] = {
         "gated-delta": (((2.0 * k + 2.0 * v, d), (2.0 * heads, d)), 2.0 * heads, whole_value),
         "kda": (((2.0 * k + v + heads + 2.0 * rank, d), (k, rank), (v, rank)), heads + k, whole_value),
-        "mamba2": (
-            ((2.0 * k + 2.0 * v + heads, d),),
-            state.conv_channels + 3.0 * heads,
-            whole_value * a.linear_n_value_heads,
-        ),
+        "mamba2": (((2.0 * (k + v) + heads, d),), channels + 3.0 * heads, whole_value * a.linear_n_value_heads),
         "mamba": (((2.0 * v, d), (rank + 2.0 * key_dim, v), (v, rank)), v * (3.0 + key_dim), rank + 2.0 * key_dim),
     }
     products, vectors, norms = of_kind[kind]
     for n, inputs in (*products, (d, v)):
         yield Product("states", layers, n, inputs)
-    yield Vectors("states", layers * (a.linear_conv * state.conv_channels + vectors))
+    yield Vectors("states", layers * (a.linear_conv * channels + vectors))
     yield Vectors("norms", layers * norms)
