@@ -8,7 +8,7 @@ then trained.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any
@@ -62,7 +62,7 @@ class Recipe(Usual):
     decay_steps: int  # in which the rate falls: with wsd the last ones, with cosine all after the warm-up
     peak_lr: float
     arithmetic: tuple[str, ...] = ()  # how batch, steps and rate come about
-    notes: tuple[str, ...] = ()  # where a formula is used beyond its runs, and the like
+    notes: tuple[str, ...] = ()  # where a batch fills the GPUs alone
 
     @property
     def batch_tokens(self) -> int:
@@ -116,7 +116,6 @@ class Rule:
     source: str
     date: str
     fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    used: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the largest model that was trained by it
 
 
 def _stated(part: str) -> dict[str, Any]:
@@ -214,9 +213,7 @@ def recipe_for(
     warmup, decay = usual.pop("warmup"), usual.pop("decay")
     sequence = sequence_tokens or chosen.sequence_tokens
     at = {"n_params": n_params, "tokens": tokens, "flops": 6.0 * n_params * tokens if flops is None else flops}
-    used: dict[str, Mapping[str, float]] = {}  # laws of the rule, by what they give
     if batch_tokens is None:
-        used["the batch"] = chosen.batch
         asked = _value(chosen.batch, at)
         sequences = whole_batch(asked, sequence, gpus)
         values = ", ".join(f"{_SYMBOLS[name]} = {_shown(name, at[name])}" for name in _variables(chosen.batch))
@@ -226,13 +223,18 @@ def recipe_for(
         origin = f"as stated: {format_count(asked)}"
     rate = "as stated"
     if peak_lr is None:
-        used["the learning rate"], rate = chosen.lr, f"{_words(chosen.lr)} ({chosen.name})"
+        rate = f"{_words(chosen.lr)} ({chosen.name})"
         instead = f"take the recipe {find_rule().name}, or state"
         peak_lr = paper_peak_lr(n_params, instead=instead) if chosen.name == "paper" else _value(chosen.lr, at)
     batch = sequences * sequence
     steps = training_steps(tokens, batch)
     warmup_steps = int(min(round(warmup * steps), chosen.warmup_steps))
     falling = min(steps, max(1, round(decay * steps))) if schedule == "wsd" else steps - warmup_steps
+    notes: tuple[str, ...] = ()
+    if gpus and batch > MOST_OFF * asked:
+        times = f"{batch / asked:,.0f}" if batch >= 100 * asked else f"{batch / asked:.3g}"
+        over = f"a sequence for each of {gpus:,} GPUs is {times} times the batch of the rule"
+        notes = (f"{over}: fewer GPUs (--train-gpus) or shorter sequences (--sequence-tokens) bring it closer",)
     shared = f" = {gpus:,} GPUs x {sequences // gpus:,}" if gpus and not sequences % gpus else ""
     return Recipe(
         **usual | {"batch_sequences": sequences, "sequence_tokens": sequence},
@@ -249,41 +251,9 @@ def recipe_for(
             f"{format_count(tokens)} tokens / {batch:,} = {steps:,} steps, {warmup_steps:,} of them warm-up",
             f"peak learning rate {rate} = {peak_lr:.4g}",
         ),
-        notes=(*_extrapolation(chosen, used, at), *_far_batch(asked, batch, gpus, tokens)),
+        notes=notes,
     )
 
 
 def _shown(name: str, value: float) -> str:
     return format_flops(value) if name == "flops" else format_count(value)
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
-
-
-def _extrapolation(rule: Rule, laws: Mapping[str, Mapping[str, float]], at: Mapping[str, float]) -> Iterator[str]:
-    """Where a rule is used outside of the runs that it was fitted to, and by how much."""
-    formula = "the paper's formula" if rule.name == "paper" else f"the rule {rule.name}"
-    for name, (least, most) in rule.fitted.items():
-        of, here = [what for what, law in laws.items() if name in _variables(law)], at[name]
-        if not of or least <= here <= most:
-            continue
-        times, side = (here / most, "above") if here > most else (least / here, "below")
-        unit = {"n_params": "parameters", "flops": "FLOPs"}.get(name, name)
-        trained = (
-            f" ({rule.used['by']}, trained by it, took {_shown(name, rule.used[name])})" if name in rule.used else ""
-        )
-        yield (
-            f"{' and '.join(of)} {'extrapolate' if len(of) > 1 else 'extrapolates'} {formula}, stated for "
-            f"{_shown(name, least)} to {_shown(name, most)} {unit}: {_shown(name, here)} is {_times(times)} {side}"
-            f"{trained if here > most else ''}"
-        )
-
-
-def _far_batch(asked: float, batch: int, gpus: int | None, tokens: float) -> Iterator[str]:
-    """Where a batch is far from what was asked for, as it fills the GPUs, and where it holds more than the run."""
-    if gpus and batch > MOST_OFF * asked:
-        over = f"a sequence for each of {gpus:,} GPUs is {_times(batch / asked)} the batch of the rule"
-        yield f"{over}: fewer GPUs (--train-gpus) or shorter sequences (--sequence-tokens) bring it closer"
-    if batch > MOST_OFF * tokens:
-        yield f"a batch of {batch:,} tokens is more than the run has: its one step trains on that many"
