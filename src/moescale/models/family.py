@@ -72,8 +72,7 @@ class ModelFamily:
     def __post_init__(self) -> None:
         if self.convention not in CONVENTIONS:
             raise unknown_name("convention", self.convention, CONVENTIONS)
-        if self.kv_lora_rank and self.kv_heads is not None:
-            raise _no_groups(self.name)
+        _refuse_groups(self, self.kv_heads)
         if self.kv_lora_rank and self.qk_rope_head_dim >= self.head_dim:
             raise InputError("qk_rope_head_dim must be below head_dim", where=self.name)
         if self.q_lora_rank and not self.kv_lora_rank:
@@ -99,9 +98,10 @@ _FIELDS = [f.name for f in fields(ModelFamily)]
 UNUSUAL = tuple(_FIELDS[_FIELDS.index("expert_width") :])  # what the older families lack
 
 
-def _no_groups(family: str) -> InputError:
-    what = "latent attention holds one compressed key and value for all heads, not kv_heads of them"
-    return InputError(what, where=family, next_step="leave kv_heads out, or take a family of grouped queries")
+def _refuse_groups(family: ModelFamily, kv_heads: float | None) -> None:
+    if family.kv_lora_rank and kv_heads is not None:
+        what = "latent attention holds one compressed key and value for all heads, not kv_heads of them"
+        raise InputError(what, where=family.name, next_step="leave kv_heads out, or take a family of grouped queries")
 
 
 @cache
@@ -109,18 +109,16 @@ def families() -> dict[str, ModelFamily]:
     """Every family of the catalogue by name."""
     found: dict[str, ModelFamily] = {}
     for name, entry in catalogue.read("families.toml").items():
-        stated: dict[str, Any] = {key: value for key, value in entry.items() if key != "date"}
-        stated |= {"name": name, "ladder": tuple(entry.get("ladder", LADDER))}
-        found[name] = ModelFamily(**stated)
+        stated = {key: value for key, value in entry.items() if key != "date"}
+        found[name] = ModelFamily(**stated | {"name": name, "ladder": tuple(entry.get("ladder", LADDER))})
     return found
 
 
 def find_family(name: str) -> ModelFamily:
     """The family called `name`; InputError with the nearest names otherwise."""
-    known = families()
-    if name.lower() not in known:
-        raise unknown_name("family of models", name, known)
-    return known[name.lower()]
+    if (found := families().get(name.lower())) is None:
+        raise unknown_name("family of models", name, families())
+    return found
 
 
 def with_convention(family: ModelFamily, name: str) -> ModelFamily:
@@ -132,24 +130,18 @@ def _powers_of_width(family: ModelFamily, d_model: FloatArray) -> tuple[FloatArr
     """a, b, c of N = a d^3 + b d^2 + c d around the width `d_model`: layers, grouped keys and values, embeddings."""
     per_layer = family.d_model_per_layer
     embeddings = family.embedding_matrices * family.vocab_size
-    if family.kv_lora_rank:
-        square, linear = _latent_attention(family)
+    if family.kv_lora_rank:  # `operations.attention_products` over the width
+        heads, value = family.attention_ratio / family.head_dim, family.v_head_dim or family.head_dim  # heads a channel
+        rank, expanded = family.kv_lora_rank, family.head_dim - family.qk_rope_head_dim + value
+        square, linear = heads * (value + family.head_dim), rank + family.qk_rope_head_dim + heads * rank * expanded
+        if family.q_lora_rank:
+            square, linear = heads * value, linear + family.q_lora_rank * (1.0 + heads * family.head_dim)
         return (square + family.ffn_matrices * family.ffn_ratio) / per_layer, linear / per_layer, embeddings
     if family.kv_heads is None:
         return family.layer_multiple / per_layer, 0.0, embeddings
     grouped = d_model * family.attention_ratio > family.kv_heads * family.head_dim
     cubic = (family.layer_multiple - np.where(grouped, 2.0 * family.attention_ratio, 0.0)) / per_layer
     return cubic, np.where(grouped, 2.0 * family.kv_heads * family.head_dim / per_layer, 0.0), embeddings
-
-
-def _latent_attention(family: ModelFamily) -> tuple[float, float]:
-    """a, b of the a d^2 + b d parameters of a layer's latent attention: `operations.attention_products` over the width d."""
-    heads, value = family.attention_ratio / family.head_dim, family.v_head_dim or family.head_dim  # heads a channel
-    rank, expanded = family.kv_lora_rank, family.head_dim - family.qk_rope_head_dim + value
-    linear = rank + family.qk_rope_head_dim + heads * rank * expanded
-    if family.q_lora_rank:
-        return heads * value, linear + family.q_lora_rank * (1.0 + heads * family.head_dim)
-    return heads * (value + family.head_dim), linear
 
 
 def width(family: ModelFamily, n_params: Real) -> FloatArray:
@@ -275,8 +267,7 @@ def architecture(
     for name, values in (("experts", e), ("top_k", k), ("kv_heads", 1.0 if cached is None else cached)):
         if not np.all((np.asarray(values) >= 1) & (np.asarray(values) < np.inf)):
             raise InputError(f"{name} must be finite and at least 1", where=family.name)
-    if family.kv_lora_rank and cached is not None:
-        raise _no_groups(family.name)
+    _refuse_groups(family, cached)
     d = width(family, n)
     layers, heads = d / family.d_model_per_layer, family.attention_ratio * d / family.head_dim
     expert = family.expert_width * family.ffn_ratio * d
@@ -322,14 +313,16 @@ def match_family(
     scores: dict[str, float] = {}
     for name, family in known.items():
         # The cells of dense runs may be empty.
-        met = None if top_k is None else np.where(experts == 1.0, 1.0, np.minimum(top_k, experts))
-        unlike_k = 0.0 if met is None else np.mean(met != np.minimum(family.top_k, experts))
-        off = 0.0 if n_params_total is None else np.abs(np.log(n_params_total / n_total(family, n_params, experts)))
-        scores[name] = float(unlike_k) + float(np.median(off))
+        scores[name] = 0.0
+        if top_k is not None:
+            met = np.where(experts == 1.0, 1.0, np.minimum(top_k, experts))
+            scores[name] += float(np.mean(met != np.minimum(family.top_k, experts)))
+        if n_params_total is not None:
+            off = np.abs(np.log(n_params_total / n_total(family, n_params, experts)))
+            scores[name] += float(np.median(off))
     best = min(scores, key=lambda name: scores[name])
-    if scores[best] <= 0.05:
-        return known[best], []
-    return known[best], [
+    remark = (
         f"no family of the catalogue matches top_k and n_params_total of the runs (closest: {best}); a plan with this "
         f"law counts parameters and FLOPs as for {best}; for another family, set --family"
-    ]
+    )
+    return known[best], [] if scores[best] <= 0.05 else [remark]

@@ -85,7 +85,7 @@ class PackedTable:
 @cache
 def index() -> dict[str, Any]:
     """What the archives hold, by system, and where it came from."""
-    return json.loads((_folder() / INDEX).read_text(encoding="utf-8"))
+    return json.loads(_bytes(INDEX))
 
 
 def _current(system: str) -> dict[str, str]:
@@ -93,14 +93,14 @@ def _current(system: str) -> dict[str, str]:
     return index()["systems"].get(system, {}).get("engines", {})
 
 
-def _folder() -> Any:
-    return resources.files("moescale.catalogue") / FOLDER
+def _bytes(name: str) -> bytes:
+    return (resources.files("moescale.catalogue") / FOLDER / name).read_bytes()
 
 
 @cache
 def _archive(system: str) -> Mapping[str, npt.NDArray[Any]]:
     """The archive, from memory: no file stays open."""
-    return np.load(io.BytesIO((_folder() / f"{system}.npz").read_bytes()))
+    return np.load(io.BytesIO(_bytes(f"{system}.npz")))
 
 
 def _numbers(system: str, name: str, kind: str) -> npt.NDArray[Any]:
@@ -143,12 +143,9 @@ def version_key(version: str) -> tuple[tuple[int, int | str], ...]:
 
 def stand_ins(folder: Path, version: str) -> list[Path]:
     """Version folders in the order in which they may stand in: the version, older ones newest first, newer ones."""
-    if not folder.is_dir():
-        return []
-    found = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: version_key(path.name))
-    wanted = version_key(version)
-    older = [path for path in found if version_key(path.name) <= wanted][::-1]
-    return older + [path for path in found if version_key(path.name) > wanted]
+    found = sorted((path for path in folder.glob("*") if path.is_dir()), key=lambda path: version_key(path.name))
+    older = [path for path in found if version_key(path.name) <= version_key(version)]
+    return older[::-1] + found[len(older) :]
 
 
 @dataclass(frozen=True, slots=True)
