@@ -71,7 +71,6 @@ def _load(path: Path) -> tuple[Mapping[str, Any], Path]:
 
 
 def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Checkpoint:
-    """`quantisation` is what the file or the model around it says of the weights."""
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         what = "model_type is missing" if model_type is None else "model_type must be a text"
@@ -140,8 +139,6 @@ def _remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
 
 def _says_something(key: str, value: Any) -> bool:
     """Whether a value is more than the way to write "none" or "one"; switches and names say nothing of a shape."""
-    if isinstance(value, list):
-        return bool(cast("list[Any]", value))
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return value > (0 if "shared" in key else 1)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value > (0 if "shared" in key else 1)
+    return isinstance(value, list) and bool(cast("list[Any]", value))

@@ -90,10 +90,9 @@ class Buildable:
         """The model that the exported configuration describes: tables, norms and routers included."""
         moe_layers = self.n_layers // self.moe_every if self.n_experts > 1 else 0
         names = [*WIDTHS, "head_dim", "vocab_size", *LATENT]
+        names += ["n_experts", "top_k", "d_shared_expert"] if moe_layers else []
         numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if moe_layers:
-            numbers |= {"n_experts": self.n_experts, "top_k": self.top_k}
-            numbers |= {"d_expert": self.expert_width, "d_shared_expert": self.d_shared_expert}
+        numbers |= {"d_expert": self.expert_width} if moe_layers else {}
         kind = self.model_type
         # The bias that corrects the scores of these classes' routers.
         numbers |= {"qk_norm": kind != "deepseek_v3", "router_bias": kind in ("deepseek_v3", "glm4_moe")}
@@ -150,14 +149,17 @@ def buildable(
         alike, unlike = _likeness(family, s)
         off = np.abs(np.log(counted / n_params))
         unlike = unlike + off + fewer
-        splits = _splits(np.asarray(s.n_heads), np.asarray(s.n_kv_heads), gpus)
+        splits = _splits(s, gpus)
         if must_split and splits[0].any():
             alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
         exact, near = alike & (fewer == 0.0), off <= MOST_SIZE
         wanted = [exact & near, exact & (off <= MOST_SIZE_USUAL) if usual else alike & near]
         if not usual or (any(which.any() for which in wanted) and not (must_split and not splits[0].any())):
             break
-    best = _best(unlike, wanted, splits, off)
+    # Of those that meet the first demand that any meets; where none does a percent of N weighs as much as a tenth of proportions.
+    kept = (which & split for which in wanted for split in splits)
+    weighed = next((np.where(which, unlike, np.inf) for which in kept if which.any()), unlike + 10.0 * off)
+    best = np.unravel_index(np.argmin(weighed), unlike.shape)
     return _built(family, s, counted, tuple(np.array([each]) for each in best), int(experts), vocab_size)[0]
 
 
@@ -168,7 +170,7 @@ def buildable_between(
     sizes = np.geomspace(low, high, math.ceil(math.log(high / low) / SIZE_STEP) + 1)
     s, counted, fewer = _whole_shapes(family, sizes, gpus, at_most=True, usual=True)
     kept = _likeness(family, s)[0] & (fewer == 0.0) & (counted >= low) & (counted <= high)
-    at = np.nonzero(kept & _splits(np.asarray(s.n_heads), np.asarray(s.n_kv_heads), gpus)[0])
+    at = np.nonzero(kept & _splits(s, gpus)[0])
     numbers = [np.broadcast_to(part, counted.shape)[at] for part in (counted, s.n_layers, s.n_heads)]
     first = np.unique(np.stack(numbers), axis=1, return_index=True)[1]  # of the shapes of each N, depth and heads
     some = first[:: math.ceil(first.size / MOST_LISTED) or 1]
@@ -205,16 +207,9 @@ def _built(
         d_expert = expert if n_experts > 1 else d_ffn
         d_shared = round(family.shared_experts * d_expert) if n_experts > 1 else 0
         further = n_experts * d_expert + d_shared - d_ffn  # width that a MoE layer holds beyond a dense one
-        found.append(
-            Buildable(
-                **sizes,
-                **shared,
-                n_params=n_params,
-                n_params_total=n_params + sizes["n_layers"] // family.moe_every * 3.0 * sizes["d_model"] * further,
-                d_expert=0 if d_expert == d_ffn else d_expert,
-                d_shared_expert=d_shared,
-            )
-        )
+        total = n_params + sizes["n_layers"] // family.moe_every * 3.0 * sizes["d_model"] * further
+        own = {"d_expert": 0 if d_expert == d_ffn else d_expert, "d_shared_expert": d_shared}
+        found.append(Buildable(**sizes, **shared, **own, n_params=n_params, n_params_total=total))
     return found
 
 
@@ -234,9 +229,9 @@ def _whole_shapes(
     free = ASPECTS if family.kv_heads is not None or family.kv_lora_rank else ()
     heads, layers, aspects = np.meshgrid(near, depths, [0.0, *free], indexing="ij")
     cached, fewer = _kv_heads(heads, family.kv_heads)
-    by_heads = (
-        heads * head if ratio == 1.0 else WIDTH_STEP * np.maximum(np.rint(heads * head / ratio / WIDTH_STEP), 1.0)
-    )
+    by_heads = heads * head
+    if ratio != 1.0:
+        by_heads = WIDTH_STEP * np.maximum(np.rint(by_heads / ratio / WIDTH_STEP), 1.0)
     by_depth = USUAL_WIDTH * np.maximum(np.rint(aspects * family.d_model_per_layer * layers / USUAL_WIDTH), 1.0)
     d_model = np.where(aspects == 0.0, by_heads, by_depth)
     sizes = Architecture(
@@ -275,15 +270,8 @@ def _kv_heads(heads: FloatArray, wanted: float | None) -> tuple[FloatArray, Floa
     return cached, np.log(np.minimum(heads, most) / cached)
 
 
-def _splits(heads: FloatArray, cached: FloatArray, gpus: int) -> list[BoolArray]:
-    """Which head counts split over `gpus` GPUs, over half as many .. down to one, as vLLM demands."""
+def _splits(s: Architecture, gpus: int) -> list[BoolArray]:
+    """Which shapes' heads split over `gpus` GPUs, over half as many .. down to one, as vLLM demands."""
+    heads, cached = np.asarray(s.n_heads), np.asarray(s.n_kv_heads)
     counts = [gpus >> halvings for halvings in range(gpus.bit_length())]
     return [(heads % n == 0) & ((cached % n == 0) | (n % cached == 0)) for n in counts]
-
-
-def _best(unlike: FloatArray, wanted: list[BoolArray], splits: list[BoolArray], off: FloatArray) -> tuple[np.intp, ...]:
-    """The index of the shape most like its family, of those that meet the first demand that any meets."""
-    # Where no shape of so few heads has the proportions a percent of N weighs as much as a tenth of them.
-    kept = (which & split for which in wanted for split in splits)
-    weighed = next((np.where(which, unlike, np.inf) for which in kept if which.any()), unlike + 10.0 * off)
-    return np.unravel_index(np.argmin(weighed), unlike.shape)
