@@ -36,6 +36,7 @@ WITHOUT_EMBEDDINGS = "n_params_non_embedding"
 ONE_KIND = ("engine", "dtype")  # latencies of several are not to be mixed
 PRESENT = (WITHOUT_EMBEDDINGS, *ONE_KIND, "status")
 Kind = tuple[bool, str, int, int]  # whether sizes are without embeddings, stage, gpus, n_experts
+Axis = tuple[FloatArray, Any]  # ascending positions, and at each a further axis, or on the last one a latency
 MATCH = 1e-9  # relative; a length or batch this close to the end of an axis counts as measured
 
 
@@ -167,15 +168,6 @@ def _parse(row: Sequence[str], where: str) -> Measurement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Axis:
-    """One measured axis: ascending positions, and at each either a further axis or, on the last one, a latency."""
-
-    at: FloatArray
-    below: tuple[_Axis, ...]  # empty on the last axis
-    latency_s: FloatArray  # empty on the others
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class LatencyTable(LatencySource):
     """Measured latencies of one kind of GPU.
 
@@ -186,16 +178,15 @@ class LatencyTable(LatencySource):
 
     name: str  # `table` with the file it came from
     gpu: str
-    axes: Mapping[Kind, _Axis]  # tokens, then parameters, then batch
+    axes: Mapping[Kind, Axis]  # tokens, then parameters, then batch
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass that decodes, or processes prompts; NaN where not measured."""
-        if a.batch is None:
-            stage, batch, tokens = "prefill", a.prompts, a.prompt_tokens
-        else:
-            stage, batch, tokens = "decode", a.batch, a.context_tokens
-        if batch is None or (a.batch is not None and a.prompts is not None):
+        if (a.batch is None) == (a.prompts is None):
             return np.asarray(np.nan)
+        stage, batch, tokens = "decode", a.batch, a.context_tokens
+        if batch is None:
+            stage, batch, tokens = "prefill", np.asarray(a.prompts), a.prompt_tokens
         shape = common_shape(model, a.gpus, batch, tokens, a.expert_parallel)
         experts = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
         size = count_parameters(model).total
@@ -263,29 +254,28 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
     return LatencyTable(name=f"table {Path(path).name}", gpu=chosen, axes=axes)
 
 
-def _axis(rows: FloatArray) -> _Axis:
+def _axis(rows: FloatArray) -> Axis:
     """The axis of the first column of rows, with the axes of the others below; the last column is the latency."""
     rows = rows[np.argsort(rows[:, 0])]
     at, starts = np.unique(rows[:, 0], return_index=True)
     below = np.split(rows[:, 1:], starts[1:])
     if rows.shape[1] == 2:
-        return _Axis(at, (), np.asarray([float(np.median(latencies)) for latencies in below]))
-    return _Axis(at, tuple(_axis(part) for part in below), np.empty(0))
+        return at, np.asarray([float(np.median(latencies)) for latencies in below])
+    return at, [_axis(part) for part in below]
 
 
-def _interpolate(axis: _Axis, where: tuple[FloatArray, ...]) -> FloatArray:
+def _interpolate(axis: Axis, where: tuple[FloatArray, ...]) -> FloatArray:
     """Linear interpolation at points `where` (one array an axis, outermost first); NaN outside what was measured."""
-    low, high = axis.at[0], axis.at[-1]
-    x = where[0]
-    inside = (x >= low * (1 - MATCH)) & (x <= high * (1 + MATCH))
-    x = np.clip(x, low, high)
-    if not axis.below:
-        return np.where(inside, np.interp(x, axis.at, axis.latency_s), np.nan)
+    (at, below), x = axis, where[0]
+    inside = (x >= at[0] * (1 - MATCH)) & (x <= at[-1] * (1 + MATCH))
+    x = np.clip(x, at[0], at[-1])
+    if len(where) == 1:
+        return np.where(inside, np.interp(x, at, below), np.nan)
     latency_s = np.where(inside, 0.0, np.nan)
-    for position, below in enumerate(axis.below):
-        share = np.interp(x, axis.at, np.arange(axis.at.size) == position)
+    for position, further in enumerate(below):
+        share = np.interp(x, at, np.arange(at.size) == position)
         # A point with no share in this curve must not meet its NaN.
         points = inside & (share > 0)
         if points.any():
-            latency_s[points] += share[points] * _interpolate(below, tuple(values[points] for values in where[1:]))
+            latency_s[points] += share[points] * _interpolate(further, tuple(values[points] for values in where[1:]))
     return latency_s
