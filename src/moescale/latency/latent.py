@@ -21,29 +21,13 @@ from moescale.latency.kernels.tables import Place, default_version, engines, fin
 from moescale.latency.roofline import ACTIVATION_BYTES, causal_pairs
 from moescale.models.architecture import Architecture, some
 from moescale.models.operations import attention_products, index_products
+from moescale.models.published import find_shape
 from moescale.typing import FloatArray, Real
 
 COLUMNS = ("num_heads", "batch_size", "isl", "step", "latency")
 LAUNCHES = 1.5  # modules whose smallest takes so many times as long as another engine's were launched from the host
-# The widths that the tables' modules have (DeepSeek-V3, arXiv 2412.19437, section 4.2); heads vary.
-MEASURED = Architecture(
-    n_layers=1.0,
-    d_model=7168.0,
-    n_heads=128.0,
-    n_kv_heads=128.0,
-    head_dim=192.0,
-    d_ffn=18432.0,
-    kv_lora_rank=512.0,
-    q_lora_rank=1536.0,
-    qk_rope_head_dim=64.0,
-    v_head_dim=128.0,
-)
-# The same of sparse attention with its indexer: DeepSeek-V3.2 and GLM-5, one layer of each.
-_V32 = replace(
-    MEASURED, index_topk=2048.0, n_sparse_layers=1.0, index_n_heads=64.0, index_head_dim=128.0, n_index_layers=1.0
-)
-_GLM5 = replace(_V32, d_model=6144.0, n_heads=64.0, n_kv_heads=64.0, head_dim=256.0, q_lora_rank=2048.0)
-SPARSE = {"deepseek-ai/DeepSeek-V3.2": _V32, "zai-org/GLM-5": replace(_GLM5, v_head_dim=256.0, index_n_heads=32.0)}
+# The models whose widths the tables' modules have, heads aside: of ordinary latent attention, and of sparse with its indexer.
+MEASURED, SPARSE = "deepseek-v3", ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5")
 Module = tuple[str, str, str]  # a name of SPARSE, or none of ordinary latent attention; formats of weights and cache
 
 
@@ -150,7 +134,7 @@ def sparse_module(card: Card, model: Architecture) -> Module | None:
 
     def away(module: Module) -> tuple[bool, bool, float, str]:
         name, weights, cached = module
-        return weights != wanted, cached != card.cache_type, abs(float(np.asarray(SPARSE[name].d_model)) - wide), name
+        return weights != wanted, cached != card.cache_type, abs(float(_measured(name).d_model) - wide), name
 
     known = [module for module in prompts & decoding if module[1] in (BF16, "fp8_block") and module[2] in (BF16, "fp8")]
     return min(known, key=away, default=None)
@@ -204,7 +188,7 @@ def _ratio(
     shared, of_head = _params_by_heads(name)
     as_measured = replace(a, prefix=0.0, queries=1.0, params=shared + of_head * a.heads)
     this = _roofline_s(model, a, (rate * bandwidth, flops * peak), *wanted, sparse=bool(name))
-    return this / _roofline_s(SPARSE.get(name, MEASURED), as_measured, (rate, flops), *measured, sparse=bool(name))
+    return this / _roofline_s(_measured(name), as_measured, (rate, flops), *measured, sparse=bool(name))
 
 
 def sparse_s(card: Card, a: Stage, model: Architecture, module: Module) -> FloatArray:
@@ -221,10 +205,14 @@ def sparse_s(card: Card, a: Stage, model: Architecture, module: Module) -> Float
     return seconds * _ratio(card, each, model, name, (wanted_bytes, 2.0), (KINDS[weights].bytes_per_weight, 2.0))
 
 
+def _measured(name: str) -> Architecture:
+    return find_shape(name or MEASURED).architecture
+
+
 @cache
 def _params_by_heads(name: str) -> tuple[float, float]:
     """Parameters of the projections of a measured module, a name of SPARSE or none: those that all GPUs hold, and of a head."""
-    none, one = (sum(float(op.params) for op in attention_products(SPARSE.get(name, MEASURED), n)) for n in (0.0, 1.0))
+    none, one = (sum(float(op.params) for op in attention_products(_measured(name), n)) for n in (0.0, 1.0))
     return none, one - none
 
 

@@ -109,8 +109,8 @@ def families() -> dict[str, ModelFamily]:
     """Every family of the catalogue by name."""
     found: dict[str, ModelFamily] = {}
     for name, entry in catalogue.read("families.toml").items():
-        stated = {key: value for key, value in entry.items() if key != "date"}
-        found[name] = ModelFamily(**stated | {"name": name, "ladder": tuple(entry.get("ladder", LADDER))})
+        stated = {key: value for key, value in entry.items() if key not in ("date", "ladder")}
+        found[name] = ModelFamily(name=name, ladder=tuple(entry.get("ladder", LADDER)), **stated)
     return found
 
 

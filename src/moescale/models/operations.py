@@ -99,7 +99,7 @@ class Attention:
             return self.layers * context
         return self.layers * context - self.window_layers * np.maximum(context - self.window, 0.0)
 
-    def held_bytes(self, context: Real, bytes_per_element: Real) -> Real:
+    def held_bytes(self, context: Real, bytes_per_element: Real) -> FloatArray:
         """Bytes of cache of a request in all layers; of a window no more than that."""
         return self.held(context) * self.cached_elements * bytes_per_element
 
@@ -116,7 +116,7 @@ class Indexer:
     heads: Real
     head_dim: Real
 
-    def held_bytes(self, context: Real, bytes_per_element: Real) -> Real:
+    def held_bytes(self, context: Real, bytes_per_element: Real) -> FloatArray:
         """Bytes of cache of a request in all layers, whatever the rest of it is held in."""
         element_bytes = np.where(np.asarray(self.layers) > 0, np.asarray(self.head_dim) + INDEX_SCALE_BYTES, 0.0)
         return context * (self.layers * element_bytes)
@@ -145,7 +145,7 @@ class State:
         """Channels of the convolution."""
         return self.values if self.kind == "mamba" else 2.0 * self.keys + self.values
 
-    def held_bytes(self, context: Real, bytes_per_element: Real) -> Real:
+    def held_bytes(self, context: Real, bytes_per_element: Real) -> FloatArray:
         """Bytes that a request holds in all layers, however long it is: the state, and what the convolution sees."""
         seen = np.maximum(np.asarray(self.conv) - 1.0, 0.0) * self.conv_channels
         return self.layers * (self.element_bytes * self.elements + CONV_BYTES * seen)
@@ -182,7 +182,7 @@ def operations(
     return tuple(found)
 
 
-def _shared(heads: Real, gpus: Real) -> Real:
+def _shared(heads: Real, gpus: Real) -> FloatArray:
     """Heads on one of so many GPUs, which replicate the last one."""
     return np.maximum(np.asarray(heads) / gpus, np.minimum(heads, 1.0))
 
