@@ -13,11 +13,10 @@ from moescale.errors import InputError, unknown_name
 from moescale.models.architecture import Architecture, shape_of
 from moescale.typing import FloatArray, Real
 
-# How the experts of an MoE layer run. From December 2023 (pull request 2090) to version 0.2.7 (January 2024) vLLM gave each
-# GPU whole experts, sent every token of the batch through every one of them, and masked and added the outputs
-# (vllm/model_executor/models/mixtral.py; it refuses more GPUs than experts). The fused kernel came with pull requests 2453
-# and 2542 in 0.3.0. Kernels of fused experts were measured under uneven loads, in which a small batch misses some experts
-# even with top_k = E; the loop misses none, so it is priced by dense products. Chosen by what the code ran.
+# How the experts of an MoE layer run. From December 2023 (pull request 2090) to 0.2.7 (January 2024) vLLM sent every token through
+# every whole expert of a GPU (vllm/model_executor/models/mixtral.py; it refuses more GPUs than experts); fused kernels came with
+# 0.3.0 (pull requests 2453, 2542). The loop is priced by dense products: under the uneven loads of measured fused kernels a
+# small batch misses some experts.
 MOE_EXECUTION = {
     "fused": "one grouped kernel, in which a token meets its top_k experts",
     "all-experts": "a loop over the whole experts of a GPU, each a dense FFN for every token, as in vLLM 0.2.7",

@@ -93,11 +93,7 @@ def _grouped_s(card: Card, model: Architecture, gpus: FloatArray, work: Pass) ->
 
 
 def _looped_s(card: Card, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
-    """Seconds of the routed experts of all layers where each GPU runs its whole experts one after another.
-
-    An expert of vLLM's loop launches its products one by one, and kernels for the activation, the product of gate and
-    up, the token's weight (three), its application, and the sum.
-    """
+    """Seconds of the routed experts of all layers where each GPU runs its whole experts one after another, as vLLM's loop launched them."""
     layers, d = np.asarray(model.n_moe_layers, dtype=np.float64), _model_width(model)
     width, gates = np.maximum(model.d_expert, 1.0), model.ffn_matrices - 2
     each_of = (Product("experts", 1.0 + gates, width, d), Product("experts", 1.0, d, width, closes=True))

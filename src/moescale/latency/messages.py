@@ -73,10 +73,7 @@ def deepep_grid(system: str, *, low_latency: bool) -> LogGrid | None:
 
 @cache
 def nvlink_grid(dispatched: str) -> LogGrid | None:
-    """Seconds of TensorRT-LLM's dispatch in a format of the table, and combine in bf16, over (GPUs of one NVLink domain, tokens of each).
-
-    Of DeepSeek-V3's shape; the two-sided kernels, which alone were measured in every format and with up to 64 GPUs.
-    """
+    """Seconds of TensorRT-LLM's two-sided dispatch and combine (bf16), DeepSeek-V3's shape, over (GPUs of one NVLink domain, tokens of each)."""
     table = find_table(NVLINK_SYSTEM, "comm", "trtllm", NVLINK_VERSION, "trtllm_alltoall_perf")
     if table is None:
         return None

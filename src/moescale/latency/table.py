@@ -1,7 +1,7 @@
-"""Measured iteration latencies: a table on disk, one row a measured (or failed) stage of one configuration, and the source that
-interpolates it linearly on batch, model size and length (the paper's appendix B).
+"""Measured iteration latencies: a table on disk, one row a measured (or failed) stage of one configuration, and its source.
 
-The source needs a few of the columns that `moescale profile` writes; docs/serving.md says what each one means.
+The source interpolates linearly on batch, model size and length (the paper's appendix B); docs/serving.md says what
+columns mean.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One model as N and E of several families: active parameters without embeddings, and how far its experts expand it.
 
-Laws count different things: "32 experts" of a top-1 and of a top-2 family are two models. What families share is the body,
-the parameters without embedding tables that one token meets, and the expansion X, the FFN weights of all experts over those
-that one token meets, over all layers. X is E for one expert a token in every layer, and 1 for a dense model.
+Laws count different things. What families share is the body, the parameters without embedding tables that one token
+meets, and the expansion X, the FFN weights of all experts over those that one token meets, over all layers; 1 for a
+dense model.
 """
 
 from __future__ import annotations

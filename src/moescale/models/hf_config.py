@@ -53,10 +53,7 @@ def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture
 
 
 def read_config(config: Mapping[str, Any] | str | PathLike[str]) -> Checkpoint:
-    """The architecture as from_config reads it, with the format of the weights, and remarks in place of warnings.
-
-    quantization_config of the config, or a hf_quant_config.json beside it, states the format.
-    """
+    """The architecture as from_config reads it, with the format of the weights, and remarks in place of warnings."""
     if isinstance(config, Mapping):
         return _checkpoint(config, "config", None)
     settings, file = _load(Path(config))

@@ -112,10 +112,7 @@ def shapes_of_hl() -> dict[str, Architecture]:
 
 
 def hl_coefficient(architectures: Iterable[Architecture]) -> tuple[float, FloatArray]:
-    """mu of h l = mu N^(2/3), d_model times n_layers of real shapes, and each one's relative error (fitted over actual, minus one).
-
-    Least squares on the logarithms with the exponent fixed (paper's appendix B and figure 9).
-    """
+    """mu of h l = mu N^(2/3) (paper's appendix B), by least squares on logarithms, and the relative error of each shape's d_model n_layers."""
     given = list(architectures)
     if not given:
         raise InputError("no architecture to fit h l = mu N^(2/3) to", next_step="pass at least one, or shapes()")
