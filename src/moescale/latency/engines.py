@@ -53,8 +53,7 @@ NO_ENGINE = Engine()
 @cache
 def engines() -> dict[str, Engine]:
     """The presets by name."""
-    known = {field.name for field in fields(Engine)}
-    entries = catalogue.read("servers.toml")["engine"]
+    known, entries = {field.name for field in fields(Engine)}, catalogue.read("servers.toml")["engine"]
     return {entry["name"]: Engine(**{k: v for k, v in entry.items() if k in known}) for entry in entries}
 
 

@@ -43,8 +43,9 @@ def linear_kernels(system: str, engine: str, version: str, kind: str, stage: str
         convolution: list[LogGrid] = []
         rules: list[LogGrid] = []
         fewest = np.inf
-        for source in table.text_values("kernel_source") if table else ():
-            assert table is not None
+        if table is None:
+            continue
+        for source in table.text_values("kernel_source"):
             rows = read_columns(table, COLUMNS, kernel_source=source, phase=stage)
             heads = rows["num_v_heads"]
             if heads.size:

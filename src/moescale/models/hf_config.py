@@ -103,12 +103,9 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     weights, quantised = read_weights(config, quantisation, built, layers, where)
     built = replace(built, quantised=quantised)
     positions = config.get("max_position_embeddings")
-    return Checkpoint(
-        architecture=built,
-        weights=weights,
-        remarks=_remarks(settings, model_type),
-        max_position_embeddings=positions if isinstance(positions, int) and positions > 0 else None,
-    )
+    positions = positions if isinstance(positions, int) and positions > 0 else None
+    remarks = _remarks(settings, model_type)
+    return Checkpoint(architecture=built, weights=weights, remarks=remarks, max_position_embeddings=positions)
 
 
 def _remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
@@ -127,10 +124,8 @@ def _remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
     stated = cast("list[Any]", names)[0] if isinstance(names, list) and names else None
     prefixes = type_rows()[model_type].get("classes", ["".join(part.capitalize() for part in model_type.split("_"))])
     if isinstance(stated, str) and not re.match(rf"({'|'.join(prefixes)})(For|Model|Text|$)", stated):
-        found.append(
-            f"{settings.where}: architectures says {shown(stated)}, which is not model_type {model_type}; the model is "
-            f"priced as {model_type}"
-        )
+        what = f"architectures says {shown(stated)}, which is not model_type {model_type}"
+        found.append(f"{settings.where}: {what}; the model is priced as {model_type}")
     return tuple(found)
 
 

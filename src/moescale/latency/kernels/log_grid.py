@@ -75,22 +75,16 @@ def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[fl
     rises = [np.diff(log_s, axis=i, append=np.nan) for i, size in enumerate(log_s.shape) if size > 1]
     if rises:
         log_s[np.max(rises, axis=0) < -np.log(ACCIDENT)] = np.nan
-    if np.isnan(log_s).any():
-        for i in reversed(range(len(axes))):
-            _interpolate(log_s, axes[i], i)
-        every = tuple(range(len(axes)))
-        for along in (every[-2:], every):
-            _continue(log_s, axes, slopes, along)
+    every = tuple(range(len(axes)))
+    for i in reversed(every):
+        curves = np.moveaxis(log_s, i, -1)
+        known = ~np.isnan(curves)
+        for at in np.argwhere(known.any(axis=-1) & ~known.all(axis=-1)):
+            curve, there = curves[tuple(at)], known[tuple(at)]
+            curve[:] = np.interp(axes[i], axes[i][there], curve[there], left=np.nan, right=np.nan)
+    for along in (every[-2:], every):
+        _continue(log_s, axes, slopes, along)
     return LogGrid(axes, log_s, slopes)
-
-
-def _interpolate(log_s: FloatArray, axis: FloatArray, i: int) -> None:
-    """Fill NaN between known values of dimension `i`, in place."""
-    curves = np.moveaxis(log_s, i, -1)
-    known = ~np.isnan(curves)
-    for at in np.argwhere(known.any(axis=-1) & ~known.all(axis=-1)):
-        curve, there = curves[tuple(at)], known[tuple(at)]
-        curve[:] = np.interp(axis, axis[there], curve[there], left=np.nan, right=np.nan)
 
 
 def _continue(
