@@ -161,7 +161,7 @@ def training_rate(
 ) -> TrainingRate | None:
     """The MFU by parts of the loss-optimal models of a budget, for each expert count; None where no GPU count holds any.
 
-    `gpus` is how many they are trained on; where these do not hold a model, and without a number, as many as `choose` takes.
+    `gpus` is how many they are trained on; where these do not hold a model, and without a number, as many as `choose_launch` takes.
     """
     counts = np.unique(np.asarray(experts, float))
     best = loss_optimal(law, budget, counts)
