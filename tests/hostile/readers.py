@@ -498,7 +498,7 @@ def _requests() -> Sequence[Files]:
 
 async def _computed(self: object, task: dict[str, Any], left: object) -> bytes:
     """What a process would answer, in this one."""
-    from moescale.web.worker import answer
+    from moescale.web.api import answer
 
     return json.dumps(answer(task), allow_nan=False).encode()
 

@@ -1,17 +1,19 @@
-"""The answers of the page: a state in, JSON-ready records of the public functions' results out."""
+"""The answers of the page, in a process of its pool: a task in, JSON-ready records of the public functions' results out."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from moescale.errors import InputError
+from moescale.errors import InputError, MoescaleError
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
@@ -24,13 +26,14 @@ from moescale.planning.question import CONFIDENCE, prepare
 from moescale.planning.search import FRONTIER_SIZES, costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.law import Law
-from moescale.scaling_laws.store import parse_law
+from moescale.scaling_laws.store import law_text, parse_law
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.units import expert_label
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
-from moescale.views.tables import Table, answer, choices
+from moescale.views.tables import Table, choices
+from moescale.views.tables import answer as words
 from moescale.views.tables import plan as tables
-from moescale.web.state import DEFAULTS, LATENCIES, Asked
+from moescale.web.state import DEFAULTS, LATENCIES, Asked, faults, read_state
 from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded
 
 Record = dict[str, Any]
@@ -149,13 +152,13 @@ def read_law(text: str, where: str) -> Uploaded:
 def _decision(found: Plan, serving: Record) -> Record:
     best = found.decision
     return {
-        "benefit": answer.benefit(found),
+        "benefit": words.benefit(found),
         "label": tables.plan_headline(found),
-        "figures": [asdict(figure) for figure in answer.figures(found)],
+        "figures": [asdict(figure) for figure in words.figures(found)],
         "facts": tables.decision_facts(found),
         "tables": [_table(each) for each in (choices.choices_table(found), *tables.choice_tables(found))],
         "why": best.why,
-        "caveats": [answer.plain(note) for note in best.caveats],
+        "caveats": [words.plain(note) for note in best.caveats],
         "accuracy": tables.serving_basis(found)[1],
         "model": best.model.to_dict(),
         "serving": serving,
@@ -170,9 +173,9 @@ def _table(table: Table) -> Record:
 def _built(asked: Asked, found: Plan) -> Record:
     law, question, _ = prepare(asked.law, asked.question)
     costs = costs_of(law, question, asked.request.deployment, asked.request.latency)
-    shape = found.decision.architecture.architecture()
-    n = np.array([found.decision.model.n_params])
-    served = replace(costs, shape=shape).serving(n, np.array([found.decision.model.experts]))
+    best = found.decision
+    costs = replace(costs, shape=best.architecture.architecture())
+    served = costs.serving(np.array([best.model.n_params]), np.array([best.model.experts]))
     return {name: _numbers(getattr(served, name))[0] for name in SERVED}
 
 
@@ -227,3 +230,33 @@ def _usual(name: str, value: float | None) -> str:
     if value is None:
         return "required"
     return f"{value:g}" if math.isfinite(value) else "no limit" if name == "unique_tokens" else "by shape"
+
+
+ANSWERS = {"draft": draft, "sketch": partial(draft, sizes=SKETCHED), "plan": plan, "bands": bands, "scales": scales}
+
+
+def answer(task: Record) -> Record:
+    """The answer to a task, a record or {"error": {..}}: its `name`, its `query`, and the uploaded `laws` that it may need."""
+    name, query, laws = task["name"], task["query"], Laws(task["laws"])
+    try:
+        if name == "read":
+            return asdict(read_law(query["text"], query["where"]))
+        if name == "faults":
+            return {key: error.to_dict() for key, error in faults(query, laws.find).items()}
+        law = query.get("law", DEFAULTS["law"])
+        if name == "catalogue":
+            return catalogue(laws, law)
+        if name == "law":
+            return {"text": laws.uploaded(law).text if law.startswith(PREFIX) else law_text(laws.find(law))}
+        # A law from a file may be so steep that its loss overflows: no size is optimal there, which the answer says.
+        with np.errstate(over="ignore"):
+            return ANSWERS[name](read_state(query, laws.find))
+    except MoescaleError as error:
+        return {"error": error.to_dict()}
+    except MemoryError:
+        return {"error": MoescaleError("the answer does not fit in memory", next_step="ask for less").to_dict()}
+
+
+def written(task: Record) -> bytes:
+    """The answer as JSON."""
+    return json.dumps(answer(task), separators=(",", ":"), allow_nan=False).encode()

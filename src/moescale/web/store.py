@@ -6,7 +6,6 @@ it again. The server loads this module, and no NumPy with it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,14 +35,14 @@ class Laws:
     """The uploaded laws, and by `find` those of the catalogue too."""
 
     def __init__(self, kept: Iterable[Uploaded] = ()) -> None:
-        self._kept = OrderedDict((one.name, one) for one in kept)
+        self._kept = {one.name: one for one in kept}
 
     def keep(self, law: Uploaded) -> None:
         """Keep a law, as the newest."""
+        self._kept.pop(law.name, None)
         self._kept[law.name] = law
-        self._kept.move_to_end(law.name)
-        if len(self._kept) > MOST_LAWS:
-            self._kept.popitem(last=False)
+        for old in [*self._kept][:-MOST_LAWS]:
+            del self._kept[old]
 
     def every(self) -> list[Uploaded]:
         """This session's laws, the oldest first."""
