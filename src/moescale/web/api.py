@@ -111,7 +111,7 @@ def draft(asked: Asked, sizes: int = FRONTIER_SIZES) -> Record:
 
 def plan(asked: Asked) -> Record:
     """The plan as the command line gives it, and its first screen."""
-    found = asked.plan()
+    found = asked.request.plan(asked.law)  # in the best shape where none is stated
     return found.to_dict() | {
         "decision": _decision(found, _built(asked, found)),
         "shape": shape_name(str(found.asked["family"])),

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib import resources
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -93,16 +93,15 @@ def _file(name: str, data: bytes) -> Callable[[Request], Response]:
 async def _refused(_: Request, error: Exception) -> Response:
     # A refusal is an answer (status 200): a page that asks impossible questions is no broken page.
     assert isinstance(error, MoescaleError)
-    status = 500 if isinstance(error, BrokenError) else 200
-    return JSONResponse({"error": error.to_dict()}, status, NO_STORE)
-
-
-def _json(answer: bytes) -> Response:
-    return Response(answer, media_type="application/json", headers=NO_STORE)
+    return JSONResponse({"error": error.to_dict()}, 500 if isinstance(error, BrokenError) else 200, NO_STORE)
 
 
 async def _left(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_LEFT)
+
+
+def _json(answer: bytes) -> Response:
+    return Response(answer, media_type="application/json", headers=NO_STORE)
 
 
 def _query(request: Request) -> dict[str, str]:
@@ -130,26 +129,19 @@ async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Up
 
 
 def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
-    async def ask(request: Request, name: str) -> bytes:
-        query = defaults | _query(request)
-        uploaded = query.get("law", "").startswith(PREFIX)
-        return await _ask(request, name, query, [laws.uploaded(query["law"])] if uploaded else [])
-
     async def answer(request: Request) -> Response:
-        return _json(await ask(request, request.url.path.removeprefix("/api/")))
+        name, query = request.url.path.removeprefix("/api/"), defaults | _query(request)
+        uploaded = query.get("law", "").startswith(PREFIX)
+        found = await _ask(request, name, query, [laws.uploaded(query["law"])] if uploaded else [])
+        text = json.loads(found).get("text") if name == "law" else None
+        return _json(found) if text is None else Response(text, media_type=TOML, headers=NO_STORE)
 
-    for name in ("draft", "sketch", "plan", "bands", "scales", "faults"):
+    for name in ("draft", "sketch", "plan", "bands", "scales", "faults", "law"):
         app.add_api_route(f"/api/{name}", answer, methods=["GET"])
 
     @app.get("/api/catalogue")
     async def catalogue(request: Request) -> Response:
         return _json(await _ask(request, "catalogue", defaults, [replace(law, text="") for law in laws.every()]))
-
-    @app.get("/api/law")
-    async def law(request: Request) -> Response:
-        found = await ask(request, "law")
-        text = json.loads(found).get("text")
-        return _json(found) if text is None else Response(text, media_type=TOML, headers=NO_STORE)
 
     @app.post("/api/laws")
     async def upload_law(request: Request) -> Response:
@@ -182,11 +174,8 @@ def listen(port: int) -> socket.socket:
     try:
         return socket.create_server((ADDRESS, port), backlog=128)
     except OSError as error:
-        raise InputError(
-            f"cannot listen on {ADDRESS} port {port}: {error.strerror or error}",
-            where="--port",
-            next_step="take another port, or --port 0 for any free one",
-        ) from error
+        what = f"cannot listen on {ADDRESS} port {port}: {error.strerror or error}"
+        raise InputError(what, where="--port", next_step="take another port, or --port 0 for any free one") from error
 
 
 class Server(uvicorn.Server):
@@ -201,17 +190,9 @@ def make_server(app: FastAPI) -> Server:
     """A server of the page; `run(sockets=[..])` serves."""
     # Of processes that end with the server asyncio may warn that they are unknown.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        log_level="error",  # a refused request is no line
-        access_log=False,
-        server_header=False,
-        ws="none",
-        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-        timeout_graceful_shutdown=1,
-    )
-    return Server(config)
+    quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}  # a refusal is no line
+    limits: dict[str, Any] = {"h11_max_incomplete_event_size": MOST_HEADER_BYTES, "timeout_graceful_shutdown": 1}
+    return Server(uvicorn.Config(app, http="h11", ws="none", **quiet, **limits))
 
 
 def serve(app: FastAPI, bound: socket.socket, *, open_url: str | None = None) -> None:
