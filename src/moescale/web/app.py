@@ -6,7 +6,6 @@ It computes nothing itself and loads no NumPy, so that it starts at once.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import lzma
@@ -78,16 +77,8 @@ def create_app(port: int, token: str, *, law_text: str | None = None, law_name: 
     return app
 
 
-def _file(name: str, data: bytes) -> Callable[[Request], Response]:
-    tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-    headers = {"cache-control": "no-cache", "etag": tag}
-
-    def answer(request: Request) -> Response:
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return Response(data, media_type=TYPES[name.rpartition(".")[2]], headers=headers)
-
-    return answer
+def _file(name: str, data: bytes) -> Callable[[], Response]:
+    return lambda: Response(data, media_type=TYPES[name.rpartition(".")[2]], headers=NO_STORE)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
