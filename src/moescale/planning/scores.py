@@ -121,18 +121,6 @@ def letters(task: str) -> dict[str, float]:
     return {} if task == AVERAGE else _table()["task"][task].get("letters", {})
 
 
-def ranked_of_letters(task: str, accuracy: float) -> float | None:
-    """About what a score by letters is in ranked answers: the line of the models measured both ways; None beyond them by more than they lie apart."""
-    by_letters = letters(task)
-    if not by_letters:
-        return None
-    low, high = min(by_letters.values()), max(by_letters.values())
-    if not 2.0 * low - high <= accuracy <= 2.0 * high - low:
-        return None
-    measured = [measured_scores(task)[model] for model in by_letters]
-    return float(np.polyval(np.polyfit(list(by_letters.values()), measured, 1), accuracy))
-
-
 def score(task: str, n_params: float, tokens: float) -> Score:
     """The score of a dense model of `n_params` (without embeddings) after `tokens`; the draws' spread, residuals and drift widen it."""
     check_task(task)
@@ -212,11 +200,7 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
             "scores are those of ranked continuations, which lie below those of lettered choices on model cards"
         )
         what = f"a dense model of up to {MOST_FLOPS:.0e} FLOPs {scored}; {convention}"
-        ranked, next_step = ranked_of_letters(task, target), "state a lower score, or --match MODEL, or --max-loss"
-        if ranked is not None:
-            model, known = nearest_score(letters(task), target, at_least=True)
-            alike = f"if {target:g} is by letters, take --match {known_name(model)}, which has {known:g} and whose loss is then the goal"
-            next_step = f"{alike}; or --target {task}={ranked:.2f}, about as much ranked; or {next_step}"
+        next_step = "state a lower score, or --match MODEL, or --max-loss"
         raise InfeasibleError(what, where="--target", nearest=f"{most:.2f}", next_step=next_step)
     low, _ = bracket(lambda ln_x: target - expected(ln_x), *ends)  # accuracy falls with loss
     (size,), (tokens,) = smallest(low)
