@@ -16,16 +16,16 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moescale.errors import InfeasibleError
 from moescale.fitting.canonical import family_of, models_of
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, same_variables
-from moescale.models.family import ModelFamily, n_active, training_flops
+from moescale.models.family import ModelFamily, n_active
 from moescale.models.recipe import find_rule, recipe_for
 from moescale.planning.allocation import at_size
 from moescale.planning.gaussian_process import (
+    NO_RUNS,
     CountDoubt,
     Decision,
     GaussianProcess,
@@ -38,20 +38,18 @@ from moescale.planning.gaussian_process import (
 )
 from moescale.planning.rationale import DECIDES, MOST_SWEEP
 from moescale.planning.search import Search
-from moescale.planning.sweep_runs import SweepLimits, candidate_runs, paper_sweep, plain_grid, repeated
+from moescale.planning.sweep_runs import SweepLimits, candidate_runs, flops_of, paper_sweep, plain_grid, repeated
 from moescale.planning.training_price import by_parts
 from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.typing import BoolArray, FloatArray
 from moescale.units import format_count
 
-FLOPS_POWER = 0.5  # of a run's FLOPs that its gain is divided by
+FLOPS_POWER = 0.5  # of a run's FLOPs that its gain is divided by; few runs are to tell most, whatever they cost
 NEARLY_ALL = 0.9  # of a sweep's FLOPs: one that uses less says why
 LEAST_GAIN = 1e-4  # of the doubt that is left: a run that lowers it by less identifies nothing
 ANY_COUNT = 0.2  # of the weight of a model is that of each expert count alike, the rest by how often it is the cheapest
 LARGER = (3.0, 10.0)  # steps of a decade, in which a larger sweep is looked for that decides
-BETWEEN = (
-    256  # models in each step of size that are decided between: a whole step costs more than what counts differ by
-)
+BETWEEN = 256  # models in each step of size that are decided between: counts differ by less than a whole step
 STEEPEST = 30.0  # d ln cost / d ln loss at most, where a cost jumps
 
 
@@ -91,7 +89,7 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargerSweep:
-    """The smallest sweep, in steps of LARGER, that decides the expert count; the largest that was tried, where none does."""
+    """A sweep of more FLOPs, and whether it decides the expert count."""
 
     flops: float
     certainty: float
@@ -175,31 +173,33 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         what = f"{question.base_name} cannot be served on {search.costs.deployment.gpu.name}: {search.base.infeasible}"
         raise InfeasibleError(what, next_step="name a GPU with --gpu, or allow more with --max-gpus")
     family, decision = law.family, decision_of(search)
-    seen = known[0] if known else Runs(*(np.zeros(0) for _ in range(3)))
-    sweep = _choose(search, decision, limits, known)
-    process, offered, flops, picked = sweep.process, sweep.offered, sweep.flops, sweep.picked
+    seen, losses = known or (NO_RUNS, np.zeros(0))
+    sweep = _choose(search, decision, limits, seen, losses)
+    process, picked = sweep.process, np.array(list(sweep.found), dtype=np.intp)
     if not picked.size:
-        raise InfeasibleError(
-            "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
-        )
+        what = "no run within these limits informs the plan"
+        raise InfeasibleError(what, next_step="raise --budget, or relax the limits")
+    runs, flops = sweep.offered.at(picked), sweep.flops[picked]
     price = question.training and by_parts(
         question.training, law, question.budget, sweep.experts, vocab_size=question.vocab_size
     )
-    usd = price and float(flops[picked] @ price.usd_per_flop_at(offered.experts[picked]))
-    table, longest = regrets(decision, process.samples[:, process.runs :]), float(offered.tokens[picked].max())
+    usd = price and float(flops @ price.usd_per_flop_at(runs.experts))
+    table = regrets(decision, process.samples[:, process.runs :])
     before = process.count_doubt(decision, picked[:0])
     after = process.count_doubt(decision, picked, before)
     regret, error = process.regret(decision, picked, table)
     return SweepDesign(
-        runs=_as_runs(offered, flops, sweep.found, limits),
-        flops=float(flops[picked].sum()),
+        runs=tuple(
+            _as_run(*each, limits) for each in zip(runs.rows(), flops.tolist(), sweep.found.values(), strict=True)
+        ),
+        flops=float(flops.sum()),
         regret_before=process.regret(decision, picked[:0], table)[0],
         regret_after=regret,
         regret_error=error,
         count_before=before,
         count_after=after,
-        larger=None if after.certainty >= DECIDES else _larger(search, decision, limits, known),
-        tokens_per_active=float(_per_active(family, joined((offered.at(picked), seen))).max()),
+        larger=None if after.certainty >= DECIDES else _larger(search, decision, limits, seen, losses),
+        tokens_per_active=float(_per_active(family, joined((runs, seen))).max()),
         plan_tokens_per_active=None if question.of_life else _of_plan(search, before.experts),
         training_usd=usd,
         training_gpu_hours=price and usd and usd / price.usd_per_gpu_hour,
@@ -207,18 +207,18 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         rivals=tuple(
             Rival(
                 name=name,
-                runs=len(runs),
-                flops=float(training_flops(family, runs.n_params, runs.tokens, runs.experts).sum()),
-                regret=process.regret(decision, np.arange(start, start + len(runs)), table)[0],
+                runs=len(rival),
+                flops=float(flops_of(family, rival).sum()),
+                regret=process.regret(decision, np.arange(start, start + len(rival)), table)[0],
             )
-            for (name, runs), start in zip(sweep.rivals.items(), sweep.ends, strict=False)
+            for (name, rival), start in zip(sweep.rivals.items(), sweep.ends, strict=False)
         ),
         known_runs=len(seen),
         decision=decide(process, decision),
         base=question.base_name,
         budget_flops=question.budget.flops,
         confidence=decision.confidence,
-        notes=_notes(search, known is not None, _unspent(limits, picked.size, float(flops[picked].sum())), longest),
+        notes=_notes(search, limits, runs, float(flops.sum()), known=known is not None),
     )
 
 
@@ -234,12 +234,8 @@ class _Chosen:
     ends: FloatArray  # of the candidates and of each rival, in the process
     found: Mapping[int, float]  # the candidates that are chosen, with the doubt that each leaves
 
-    @property
-    def picked(self) -> NDArray[np.intp]:
-        return np.array(list(self.found), dtype=np.intp)
 
-
-def _choose(search: Search, decision: Decision, limits: SweepLimits, known: tuple[Runs, FloatArray] | None) -> _Chosen:
+def _choose(search: Search, decision: Decision, limits: SweepLimits, seen: Runs, losses: FloatArray) -> _Chosen:
     counts = {*search.question.experts, search.question.match_experts}  # runs tell of the base, too
     experts = tuple(sorted(float(e) for e in counts if search.law.allows(e)))
     family = search.law.family
@@ -248,34 +244,31 @@ def _choose(search: Search, decision: Decision, limits: SweepLimits, known: tupl
         "a plain grid": plain_grid(family, experts, limits.flops),
         "the paper's runs, scaled": paper_sweep(family, limits.flops),
     }
-    seen, losses = known or (Runs(*(np.zeros(0) for _ in range(3))), np.zeros(0))
     process = process_of(search, decision, joined((offered, *rivals.values(), seen)), noise=limits.noise)
     ends = np.cumsum([len(offered), *(len(runs) for runs in rivals.values())])
     if len(seen):
         process = process.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(losses))
-    flops = training_flops(family, offered.n_params, offered.tokens, offered.experts)
-    # A run that is in is not trained again, and few further ones are to tell most, whatever they cost.
-    held = repeated(offered, seen)
-    found = _greedy(process, decision, flops, limits, held, power=0.0 if limits.few else FLOPS_POWER)
+    flops = flops_of(family, offered)
+    found = _greedy(process, decision, flops, limits, repeated(offered, seen))  # a run that is in is not trained again
     return _Chosen(process, experts, offered, flops, rivals, ends, found)
 
 
 def _larger(
-    search: Search, decision: Decision, limits: SweepLimits, known: tuple[Runs, FloatArray] | None
+    search: Search, decision: Decision, limits: SweepLimits, seen: Runs, losses: FloatArray
 ) -> LargerSweep | None:
-    """The smallest larger sweep that decides, by bisection, each chosen as it would be for itself; the largest comes first."""
+    """The smallest larger sweep that decides, each chosen as it would be for itself; the largest that was tried, where none does."""
+
+    def tried(flops: float) -> LargerSweep:
+        sweep = _choose(search, decision, replace(limits, flops=flops), seen, losses)
+        doubt = sweep.process.count_doubt(decision, np.array(list(sweep.found), dtype=np.intp))
+        return LargerSweep(flops=flops, certainty=doubt.certainty, decides=doubt.certainty >= DECIDES)
+
     most = MOST_SWEEP * search.question.budget.flops / limits.flops * (1.0 + 1e-9)
-    decades = 10.0 ** np.arange(max(math.ceil(math.log10(most)), 0) + 1)
-    steps = [limits.flops * step for decade in decades for factor in LARGER if (step := factor * decade) <= most]
-    best, low, high = None, 0, len(steps)
-    while low < high:
-        at = (low + high - 1) // 2 if best else high - 1
-        sweep = _choose(search, decision, replace(limits, flops=steps[at]), known)
-        certainty = sweep.process.count_doubt(decision, sweep.picked).certainty
-        if (decides := certainty >= DECIDES) or best is None:
-            best = LargerSweep(flops=float(steps[at]), certainty=certainty, decides=decides)
-        low, high = (low, at) if decides else (at + 1, high)
-    return best
+    steps = np.outer(10.0 ** np.arange(max(math.ceil(math.log10(most)), 0) + 1), LARGER).ravel()
+    if not (flops := (limits.flops * steps[steps <= most]).tolist()):
+        return None
+    largest = tried(flops[-1])  # first, as it mostly says that none does
+    return next((sweep for sweep in map(tried, flops[:-1]) if sweep.decides), largest) if largest.decides else largest
 
 
 def _per_active(family: ModelFamily, runs: Runs) -> FloatArray:
@@ -310,18 +303,14 @@ def decide(process: GaussianProcess, decision: Decision) -> Posterior:
     )
 
 
-def _unspent(limits: SweepLimits, runs: int, flops: float) -> list[str]:
-    """Why a sweep does not use its FLOPs, where it leaves more than NEARLY_ALL."""
-    if limits.few or flops > NEARLY_ALL * limits.flops:
-        return []
-    why = f"it has {runs} runs (--max-runs)" if runs == limits.runs else "no further run lowers the regret notably"
-    return [f"the sweep uses {flops / limits.flops:.0%} of its FLOPs: {why}"]
-
-
-def _notes(search: Search, known: bool, unspent: list[str], tokens: float) -> tuple[str, ...]:
-    """What the design, whose longest run has so many tokens, leaves aside."""
-    question, notes = search.question, [*search.notes, *unspent]
-    if tokens < (unique := question.budget.extra.get("unique_tokens", -math.inf)):
+def _notes(search: Search, limits: SweepLimits, runs: Runs, flops: float, *, known: bool) -> tuple[str, ...]:
+    """What the design leaves aside, and why it does not use its FLOPs, where it leaves more than NEARLY_ALL."""
+    question, notes = search.question, [*search.notes]
+    if not limits.few and flops <= NEARLY_ALL * limits.flops:
+        full = len(runs) == limits.runs
+        why = f"it has {len(runs)} runs (--max-runs)" if full else "no further run lowers the regret notably"
+        notes.append(f"the sweep uses {flops / limits.flops:.0%} of its FLOPs: {why}")
+    if (tokens := float(runs.tokens.max())) < (unique := question.budget.extra.get("unique_tokens", -math.inf)):
         notes.append(
             f"no run repeats a token, as the longest has {format_count(tokens)} of {format_count(unique)} unique ones: the sweep says "
             "nothing of repeats; train some runs on as many epochs of a part of the data as the plan has"
@@ -337,16 +326,11 @@ def _notes(search: Search, known: bool, unspent: list[str], tokens: float) -> tu
 
 
 def _greedy(
-    process: GaussianProcess,
-    decision: Decision,
-    flops: FloatArray,
-    limits: SweepLimits,
-    held: BoolArray,
-    power: float,
+    process: GaussianProcess, decision: Decision, flops: FloatArray, limits: SweepLimits, held: BoolArray
 ) -> dict[int, float]:
     """The candidates (c,) that are chosen besides those `held`, in order, each with the share of the doubt that it leaves."""
     prices, closed = _prices(process, decision), held.copy()
-    first = float(np.sqrt(process.variance) @ prices)
+    first, power = float(np.sqrt(process.variance) @ prices), 0.0 if limits.few else FLOPS_POWER
     found, spent = dict[int, float](), 0.0
     while len(found) < limits.runs:
         shared = process.covariance[: flops.size, process.runs :]
@@ -383,29 +367,19 @@ def _prices(process: GaussianProcess, decision: Decision) -> FloatArray:
     return prices
 
 
-def _as_runs(
-    offered: Runs, flops: FloatArray, found: Mapping[int, float], limits: SweepLimits
-) -> tuple[DesignedRun, ...]:
-    """Chosen candidates, each with the batch and learning rate of its size and tokens.
+def _as_run(at: tuple[float, float, float], flops: float, doubt_left: float, limits: SweepLimits) -> DesignedRun:
+    """A chosen candidate, with the batch and learning rate of its size and tokens.
 
     Below the FLOPs that the rule was fitted to the rate is that of its smallest run: extrapolated to 1e10 FLOPs, 0.017 trained
     larger models of a small study to worse losses.
     """
-    made: list[DesignedRun] = []
-    least, _ = find_rule(None).fitted["flops"]
-    for at, doubt in found.items():
-        n, tokens = float(offered.n_params[at]), float(offered.tokens[at])
-        recipe = recipe_for(n, tokens, flops=float(flops[at]), sequence_tokens=limits.sequence_tokens)
-        rate = recipe_for(n, tokens, flops=max(least, float(flops[at])))
-        made.append(
-            DesignedRun(
-                n_params=n,
-                tokens=tokens,
-                experts=int(offered.experts[at]),
-                flops=float(flops[at]),
-                batch_tokens=recipe.batch_tokens,
-                peak_lr=rate.peak_lr,
-                doubt_left=doubt,
-            )
-        )
-    return tuple(made)
+    n, tokens, experts = at
+    return DesignedRun(
+        n_params=n,
+        tokens=tokens,
+        experts=int(experts),
+        flops=flops,
+        batch_tokens=recipe_for(n, tokens, flops=flops, sequence_tokens=limits.sequence_tokens).batch_tokens,
+        peak_lr=recipe_for(n, tokens, flops=max(find_rule(None).fitted["flops"][0], flops)).peak_lr,
+        doubt_left=doubt_left,
+    )

@@ -12,7 +12,7 @@ from moescale import catalogue
 from moescale.bounds import Bound, check_bounds
 from moescale.models.family import ModelFamily, training_flops
 from moescale.planning.gaussian_process import RUN_NOISE, Runs
-from moescale.typing import BoolArray
+from moescale.typing import BoolArray, FloatArray
 
 MOST_RUNS = 60  # as many as the plain grid has
 TOKENS_PER_PARAM = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
@@ -41,6 +41,11 @@ class SweepLimits:
         check_bounds(self, where="design")
 
 
+def flops_of(family: ModelFamily, runs: Runs, factor: float = 1.0) -> FloatArray:
+    """Training FLOPs of runs (n,) whose sizes and tokens are so many times larger."""
+    return training_flops(family, factor * runs.n_params, factor * runs.tokens, runs.experts)
+
+
 def candidate_runs(family: ModelFamily, experts: tuple[float, ...], limits: SweepLimits) -> Runs:
     """Every size (steps of the square root of two), tokens a parameter and expert count that the limits allow."""
     sizes = limits.least_params * SIZE_STEP ** np.arange(2.0 * math.log2(1e13 / limits.least_params))
@@ -56,9 +61,10 @@ def repeated(offered: Runs, seen: Runs) -> BoolArray:
     """Which candidates (c,) are known runs, to a tenth of N and tokens."""
     if not len(seen):
         return np.zeros(len(offered), dtype=np.bool_)
-    near = np.ones((len(offered), len(seen)), dtype=np.bool_)
-    for key in ("n_params", "tokens"):
-        near &= np.abs(np.log(getattr(offered, key)[:, None] / getattr(seen, key))) < 0.1
+    sizes, tokens = (
+        np.log(own[:, None] / its) for own, its in ((offered.n_params, seen.n_params), (offered.tokens, seen.tokens))
+    )
+    near = (np.abs(sizes) < 0.1) & (np.abs(tokens) < 0.1)
     return (near & (offered.experts[:, None] == np.round(seen.experts))).any(axis=1)
 
 
@@ -81,8 +87,6 @@ def _scaled(family: ModelFamily, runs: Runs, flops: float) -> Runs:
     low, high = -60.0, 60.0  # of the factor's logarithm
     for _ in range(80):
         middle = 0.5 * (low + high)
-        factor = math.exp(middle)
-        taken = training_flops(family, factor * runs.n_params, factor * runs.tokens, runs.experts).sum()
-        low, high = (low, middle) if taken > flops else (middle, high)
+        low, high = (low, middle) if flops_of(family, runs, math.exp(middle)).sum() > flops else (middle, high)
     factor = math.exp(low)
     return Runs(factor * runs.n_params, factor * runs.tokens, runs.experts)
