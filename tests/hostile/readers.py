@@ -471,7 +471,7 @@ def _links() -> Sequence[Files]:
 
 def _read_link(folder: Path, rng: Random) -> None:
     from moescale.web.state import read_state
-    from moescale.web.store import Laws
+    from moescale.web.store import find
 
     try:
         stated = json.loads((folder / "text.json").read_bytes().decode("utf-8", "surrogateescape"))
@@ -480,7 +480,7 @@ def _read_link(folder: Path, rng: Random) -> None:
     query = (
         {str(key): str(value) for key, value in stated.items()} if isinstance(stated, dict) else {"budget": str(stated)}
     )
-    read_state(query, Laws().find)
+    read_state(query, partial(find, {}))
 
 
 _PATHS = ("/", "/api/draft", "/api/catalogue", "/api/law", "/api/scales", "/api/plan")

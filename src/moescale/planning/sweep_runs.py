@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 
 from moescale import catalogue
-from moescale.bounds import Bound, check_bounds
 from moescale.models.family import ModelFamily, training_flops
 from moescale.planning.gaussian_process import RUN_NOISE, Runs
 from moescale.typing import BoolArray, FloatArray
@@ -26,19 +24,16 @@ GRID_SIZES, GRID_SPAN, GRID_TOKENS_PER_PARAM = 4, 8.0, (5.0, 20.0, 80.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepLimits:
-    """What a sweep may take; raises InputError for numbers that are no sweep."""
+    """What a sweep may take."""
 
-    flops: Annotated[float, Bound(0, above=True)]
-    runs: Annotated[int, Bound(1)] = MOST_RUNS
+    flops: float
+    runs: int = MOST_RUNS
     few: bool = False  # whether the number of runs is what is scarce, and not their FLOPs
-    run_flops: Annotated[float | None, Bound(0, above=True)] = None  # of one run; None: a quarter of all
-    run_tokens: Annotated[float | None, Bound(0, above=True)] = None  # of one run
-    least_params: Annotated[float, Bound(1)] = LEAST_PARAMS  # N of a run
-    noise: Annotated[float, Bound(0, above=True)] = RUN_NOISE
-    sequence_tokens: Annotated[int, Bound(1)] = 2048  # that batches are whole sequences of
-
-    def __post_init__(self) -> None:
-        check_bounds(self, where="design")
+    run_flops: float | None = None  # of one run; None: a quarter of all
+    run_tokens: float | None = None  # of one run
+    least_params: float = LEAST_PARAMS  # N of a run
+    noise: float = RUN_NOISE
+    sequence_tokens: int = 2048  # that batches are whole sequences of
 
 
 def flops_of(family: ModelFamily, runs: Runs, factor: float = 1.0) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -34,7 +35,7 @@ from moescale.views.tables import Table, choices
 from moescale.views.tables import answer as words
 from moescale.views.tables import plan as tables
 from moescale.web.state import DEFAULTS, LATENCIES, Asked, faults, read_state
-from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded
+from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Uploaded, find, text_of
 
 Record = dict[str, Any]
 
@@ -65,10 +66,10 @@ def look(experts: float) -> Record:
     }
 
 
-def catalogue(laws: Laws, default_law: str) -> Record:
+def catalogue(laws: Iterable[Uploaded], default_law: str) -> Record:
     """What the controls offer, with their bounds and defaults."""
     return {
-        "laws": [law.entry for law in laws.every()] + [_law_entry(name, find_law(name)) for name in catalogue_names()],
+        "laws": [law.entry for law in laws] + [_law_entry(name, find_law(name)) for name in catalogue_names()],
         "gpus": [_gpu(gpu) for gpu in gpus().values()],
         "weights": list(precisions("weights")),
         "kv_cache": list(precisions("kv_cache")),
@@ -237,20 +238,21 @@ ANSWERS = {"draft": draft, "sketch": partial(draft, sizes=SKETCHED), "plan": pla
 
 def answer(task: Record) -> Record:
     """The answer to a task, a record or {"error": {..}}: its `name`, its `query`, and the uploaded `laws` that it may need."""
-    name, query, laws = task["name"], task["query"], Laws(task["laws"])
+    name, query, laws = task["name"], task["query"], {law.name: law for law in task["laws"]}
+    found = partial(find, laws)
     try:
         if name == "read":
             return asdict(read_law(query["text"], query["where"]))
         if name == "faults":
-            return {key: error.to_dict() for key, error in faults(query, laws.find).items()}
+            return {key: error.to_dict() for key, error in faults(query, found).items()}
         law = query.get("law", DEFAULTS["law"])
         if name == "catalogue":
-            return catalogue(laws, law)
+            return catalogue(laws.values(), law)
         if name == "law":
-            return {"text": laws.uploaded(law).text if law.startswith(PREFIX) else law_text(laws.find(law))}
+            return {"text": text_of(laws, law) if law.startswith(PREFIX) else law_text(found(law))}
         # A law from a file may be so steep that its loss overflows: no size is optimal there, which the answer says.
         with np.errstate(over="ignore"):
-            return ANSWERS[name](read_state(query, laws.find))
+            return ANSWERS[name](read_state(query, found))
     except MoescaleError as error:
         return {"error": error.to_dict()}
     except MemoryError:

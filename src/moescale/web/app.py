@@ -28,7 +28,7 @@ from moescale.errors import InputError, MoescaleError
 from moescale.io.files import decode_utf8
 from moescale.web.pool import BrokenError, Pool
 from moescale.web.security import HOSTS, Guard
-from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded
+from moescale.web.store import LAW_LIMIT_BYTES, Uploaded, keep
 
 ADDRESS = HOSTS[0]
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "txt": "text/plain"}
@@ -51,12 +51,12 @@ def create_app(port: int, token: str, *, law_text: str | None = None, law_name: 
 
     `law_text` is a law file's text, which is then the page's default law.
     """
-    laws, defaults = Laws(), dict[str, str]()
+    laws, defaults = dict[str, Uploaded](), dict[str, str]()
     if law_text is not None:
         from moescale.web.api import read_law
 
         given = read_law(law_text, law_name)
-        laws.keep(given)
+        keep(laws, given)
         defaults["law"] = given.name
 
     @asynccontextmanager
@@ -119,11 +119,11 @@ async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Up
         left.cancel()
 
 
-def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
+def _add_answers(app: FastAPI, laws: dict[str, Uploaded], defaults: dict[str, str]) -> None:
     async def answer(request: Request) -> Response:
         name, query = request.url.path.removeprefix("/api/"), defaults | _query(request)
-        uploaded = query.get("law", "").startswith(PREFIX)
-        found = await _ask(request, name, query, [laws.uploaded(query["law"])] if uploaded else [])
+        uploaded = laws.get(query.get("law", ""))
+        found = await _ask(request, name, query, [uploaded] if uploaded else [])
         text = json.loads(found).get("text") if name == "law" else None
         return _json(found) if text is None else Response(text, media_type=TOML, headers=NO_STORE)
 
@@ -132,7 +132,7 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
 
     @app.get("/api/catalogue")
     async def catalogue(request: Request) -> Response:
-        return _json(await _ask(request, "catalogue", defaults, [replace(law, text="") for law in laws.every()]))
+        return _json(await _ask(request, "catalogue", defaults, [replace(law, text="") for law in laws.values()]))
 
     @app.post("/api/laws")
     async def upload_law(request: Request) -> Response:
@@ -142,7 +142,7 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
         asked = json.loads(await _ask(request, "read", {"text": text, "where": name}, []))
         if "error" not in asked:
             law = Uploaded(**asked)
-            laws.keep(law)
+            keep(laws, law)
             asked = {"law": law.name, "name": law.law_name}
         return JSONResponse(asked, headers=NO_STORE)
 
