@@ -192,7 +192,7 @@ def test_a_design_stays_within_its_limits_and_beats_a_grid() -> None:
     assert {r.experts for r in found.runs} <= {1, 4, 8, 16, 32}
     assert len({(r.n_params, r.tokens, r.experts) for r in found.runs}) == len(found.runs) <= 60
     assert found.regret_after < found.grid_regret < found.regret_before
-    assert found.certainty_before < found.certainty_after
+    assert found.count_before.certainty < found.count_after.certainty
     assert found.saved_usd_per_mtok > 0.0
     doubts = [r.doubt_left for r in found.runs]
     assert all(later < earlier for earlier, later in itertools.pairwise(doubts))
@@ -280,8 +280,8 @@ def test_the_larger_sweep_that_decides_is_the_smallest_step_that_does_so_by_itse
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps = 3e22, 1e23  # the last is a tenth of the plan
-    small, large = (design_sweep(search(), SweepLimits(flops=flops)).certainty_after for flops in steps)
-    assert designed().certainty_after < small < large
+    small, large = (design_sweep(search(), SweepLimits(flops=flops)).count_after.certainty for flops in steps)
+    assert designed().count_after.certainty < small < large
     assert designed().larger is None  # it decides itself
 
     def larger(least: float, flops: float = 1e22) -> LargerSweep | None:
@@ -352,8 +352,7 @@ def test_design_answers_with_the_keys_of_the_contract_and_writes_a_sweep(tmp_pat
     assert {"runs", "regret_before", "regret_after", "grid_regret", "flops"} <= set(answer)
     assert {"n_params", "tokens", "experts", "flops"} <= set(answer["runs"][0])
     assert answer["shape"] == "paper"  # the law's own
-    assert answer["decides_experts"] == (answer["certainty_after"] >= 0.5)
-    assert ("larger" in answer) <= (not answer["decides_experts"])
+    assert ("larger" in answer) <= (answer["count_after"]["certainty"] < 0.5)
     assert answer["count_before"]["experts"] in {1, 4, 16}
     assert answer["count_before"]["dearer"] >= answer["count_after"]["dearer"] >= 0.0
     assert max(run["tokens"] / run["n_params"] for run in answer["runs"]) >= answer["tokens_per_active"] > 5.0

@@ -127,21 +127,6 @@ class SweepDesign:
         return self.rivals[0].regret
 
     @property
-    def certainty_before(self) -> float:
-        """Mean probability of the expert count that is the likeliest to be the cheapest."""
-        return self.count_before.certainty
-
-    @property
-    def certainty_after(self) -> float:
-        """The same, once the runs are in."""
-        return self.count_after.certainty
-
-    @property
-    def decides_experts(self) -> bool:
-        """Whether one expert count is more likely the cheapest than not, once the runs are in."""
-        return self.certainty_after >= DECIDES
-
-    @property
     def saved_usd_per_mtok(self) -> float:
         """Dollars that the runs are expected to save per million served tokens; 0 within the error of the simulation."""
         lowered = self.regret_before - self.regret_after
@@ -149,8 +134,7 @@ class SweepDesign:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        names = "grid_regret", "certainty_before", "certainty_after", "decides_experts", "saved_usd_per_mtok"
-        return record(self) | {name: getattr(self, name) for name in names}
+        return record(self) | {"grid_regret": self.grid_regret, "saved_usd_per_mtok": self.saved_usd_per_mtok}
 
 
 def in_law_variables(table: RunTable, family: ModelFamily) -> tuple[Runs, FloatArray]:

@@ -101,8 +101,8 @@ def show_design(
         )
         write_paragraph(console, "; --shape ".join((f"`plan` takes {best}", *others)), lead="Shape")
     regrets = [
-        ("before", 0, 0.0, found.regret_before, f"{found.certainty_before:.0%}"),
-        ("these runs", len(found.runs), found.flops, found.regret_after, f"{found.certainty_after:.0%}"),
+        ("before", 0, 0.0, found.regret_before, f"{found.count_before.certainty:.0%}"),
+        ("these runs", len(found.runs), found.flops, found.regret_after, f"{found.count_after.certainty:.0%}"),
     ]
     regrets += [(rival.name, rival.runs, rival.flops, rival.regret, "") for rival in found.rivals]
     cells: tuple[Cell[tuple[str, int, float, float, str]], ...] = (
@@ -153,7 +153,7 @@ def _decided(found: SweepDesign, plan: Plan | None) -> str:
     if now.certainty >= DECIDES:
         known = "with the known runs" if found.known_runs else "by the law alone"
         text = f"One expert count is more likely the cheapest than not {known} (likeliest E {now.certainty:.0%})"
-    elif not found.decides_experts:
+    elif after.certainty < DECIDES:
         text = f"These runs do not decide the expert count (likeliest E {after.certainty:.0%}); "
         if larger is None:
             text += "no larger sweep was tried: none takes more than a tenth of the plan's FLOPs"
