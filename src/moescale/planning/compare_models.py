@@ -20,7 +20,7 @@ from moescale.planning.question import KnownModel, as_released
 from moescale.planning.total_cost import break_even_tokens
 from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law, extrapolation, interval
-from moescale.serving.accuracy import Calibrated, accuracy_of, calibrated, calibrated_by_any
+from moescale.serving.accuracy import Calibrated, accuracy_of, calibrated
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost, laid_out
 from moescale.typing import FloatArray
@@ -31,8 +31,7 @@ class ComparedModel(Record):
     """One of several models; parameters are as built, without embeddings. None where not applicable.
 
     Intervals hold 90% of the law's draws, and probabilities are shares of them. `loss_change` is ln of the loss over that
-    of the first model, by the law itself. Dollars over those of the first are by the known errors of prices, of both models
-    independent, those of kinds that were not compared by the errors of all kinds. `break_even_tokens` holds, by the name of a model that is cheaper to train and
+    of the first model, by the law itself. `break_even_tokens` holds, by the name of a model that is cheaper to train and
     dearer to serve, the output tokens after which this one has cost as little. `repaid_tokens_as_released` holds the same of a model
     that is not released against released ones, whose training is paid: the tokens that repay all of its own.
     """
@@ -47,8 +46,6 @@ class ComparedModel(Record):
     gpu_days: float | None = None
     training_usd: float | None = None
     training_usd_interval: tuple[float, float] | None = None  # of nine in ten published runs of its kind
-    training_usd_over_first: float | None = None
-    training_usd_over_first_interval: tuple[float, float] | None = None
     mfu: float | None = None
     mfu_from: str | None = None  # as TrainingBill, as is the next
     train_precision: str | None = None
@@ -68,8 +65,6 @@ class ComparedModel(Record):
     attention_dp: int | None = None  # groups of the GPUs that hold attention, where more than one
     infeasible: str | None = None  # why it cannot be served
     calibrated: Calibrated | None = None  # the price by the known error of its kind, where that is known
-    usd_per_mtok_over_first: float | None = None
-    usd_per_mtok_over_first_interval: tuple[float, float] | None = None
     total_usd: float | None = None  # of training, and of serving the lifetime tokens
     total_usd_as_released: float | None = None  # of serving them alone; None for a model that is not released
     break_even_tokens: Mapping[str, float] | None = None
@@ -126,7 +121,9 @@ def compare_models(
         replace(
             row,
             loss_interval=_ends(drawn[:, i]),
-            **({} if i == 0 else _over_first(row, rows[0], drawn[:, (i, 0)], latency)),
+            loss_change=math.log(row.loss / rows[0].loss) if i else None,
+            loss_change_interval=_ends(np.log(drawn[:, i] / drawn[:, 0])) if i else None,
+            probability_better=float(np.mean(drawn[:, i] < drawn[:, 0])) if i and len(drawn) else None,
             break_even_tokens=_break_even(row, rows),
             repaid_tokens_as_released=None if row.released else _break_even(row, paid),
         )
@@ -181,29 +178,6 @@ def _lived(row: ComparedModel, served_tokens: float) -> ComparedModel:
     serving = row.usd_per_mtok * served_tokens / 1e6
     total = None if row.training_usd is None else row.training_usd + serving
     return replace(row, total_usd=total, total_usd_as_released=serving if row.released else None)
-
-
-def _over_first(
-    model: ComparedModel, first: ComparedModel, drawn: FloatArray, latency: LatencySource
-) -> dict[str, Any]:
-    """How a model compares with the first, by the losses of both under each draw (k, 2) and with the ranges of nine in ten."""
-    found: dict[str, Any] = {
-        "loss_change": math.log(model.loss / first.loss),
-        "loss_change_interval": _ends(np.log(drawn[:, 0] / drawn[:, 1])),
-        "probability_better": float(np.mean(drawn[:, 0] < drawn[:, 1])) if len(drawn) else None,
-    }
-    of_kind = (one.calibrated or calibrated_by_any(one.usd_per_mtok, latency.name) for one in (model, first))
-    pairs = {
-        "training_usd": (model.training_usd_interval, first.training_usd_interval),
-        "usd_per_mtok": [None if one is None else one.interval for one in of_kind],
-    }
-    for name, (own, its) in pairs.items():
-        if own is not None and its is not None:
-            (low, high), (its_low, its_high) = np.log(own), np.log(its)
-            middle, half = (low + high - its_low - its_high) / 2.0, math.hypot(high - low, its_high - its_low) / 2.0
-            ends = math.exp(middle - half), math.exp(middle + half)
-            found |= {f"{name}_over_first": math.exp(middle), f"{name}_over_first_interval": ends}
-    return found
 
 
 def _ends(values: FloatArray) -> tuple[float, float] | None:
