@@ -21,9 +21,8 @@ from moescale.errors import InfeasibleError
 from moescale.fitting.canonical import family_of, models_of
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, same_variables
-from moescale.models.family import ModelFamily, n_active
+from moescale.models.family import ModelFamily
 from moescale.models.recipe import find_rule, recipe_for
-from moescale.planning.allocation import at_size
 from moescale.planning.gaussian_process import (
     NO_RUNS,
     CountDoubt,
@@ -108,8 +107,6 @@ class SweepDesign:
     count_before: CountDoubt  # what to train without the runs, and the price of being wrong
     count_after: CountDoubt  # the same with them
     larger: LargerSweep | None  # None where the runs decide, or no larger sweep is within MOST_SWEEP
-    tokens_per_active: float  # the most that a run has, known ones included
-    plan_tokens_per_active: float | None  # of the safest count's model; None where it keeps no promise, and of a life
     training_usd: float | None  # of the runs, at the MFUs of the plan's models; None without a price
     training_gpu_hours: float | None  # as the dollars
     base_usd_per_mtok: float
@@ -183,8 +180,6 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         count_before=before,
         count_after=after,
         larger=None if after.certainty >= DECIDES else _larger(search, decision, limits, seen, losses),
-        tokens_per_active=float(_per_active(family, joined((runs, seen))).max()),
-        plan_tokens_per_active=None if question.of_life else _of_plan(search, before.experts),
         training_usd=usd,
         training_gpu_hours=price and usd and usd / price.usd_per_gpu_hour,
         base_usd_per_mtok=search.base.usd_per_mtok,
@@ -253,20 +248,6 @@ def _larger(
         return None
     largest = tried(flops[-1])  # first, as it mostly says that none does
     return next((sweep for sweep in map(tried, flops[:-1]) if sweep.decides), largest) if largest.decides else largest
-
-
-def _per_active(family: ModelFamily, runs: Runs) -> FloatArray:
-    return runs.tokens / n_active(family, runs.n_params, runs.experts)
-
-
-def _of_plan(search: Search, experts: float) -> float | None:
-    """Tokens per active parameter of the smallest model of an expert count that keeps the plan's promise."""
-    if experts not in search.best.experts:
-        return None
-    e = np.array([experts])
-    n = search.draws.sizes(search.confidence or 0.5)[search.best.experts == e]
-    tokens = at_size(search.law, search.question.budget, n, e).tokens
-    return float(per[0]) if np.isfinite(per := _per_active(search.law.family, Runs(n, tokens, e))).all() else None
 
 
 def decide(process: GaussianProcess, decision: Decision) -> Posterior:

@@ -15,7 +15,6 @@ from moescale.planning.sweep_design import DesignedRun, SweepDesign
 from moescale.units import format_count, format_flops, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, ends_text, table_of
 from moescale.views.tables.plan import P_LOSS
-from moescale.views.tables.screen import FAR
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 # Regret that designed sweeps of a third of a grid won over 13 true laws: 36% without runs, 34% by a law fitted to them,
@@ -124,11 +123,6 @@ def show_design(
         write_paragraph(console, text, lead="Decision from the known runs")
     write_line(console)
     write_paragraph(console, _decided(found, plan))
-    of_plan = found.plan_tokens_per_active or 0.0
-    if of_plan > FAR * found.tokens_per_active:
-        most = f"these runs {format_count(found.tokens_per_active)} at most"
-        text = f"E = {found.count_before.experts:g} has {format_count(of_plan)} tokens per active parameter before rounding, {most}."
-        write_paragraph(console, text, lead="Beyond runs")
     write_paragraph(console, _worth(found, served_tokens), lead="Worth it")
     write_table(console, _designed_runs_table(found.runs) if details else _designed_counts_table(found.runs))
     write_line(console)
