@@ -54,9 +54,6 @@ class Runs:
         return list(zip(self.n_params.tolist(), self.tokens.tolist(), self.experts.tolist(), strict=True))
 
 
-NO_RUNS = Runs(np.zeros(0), np.zeros(0), np.zeros(0))
-
-
 def joined(several: Iterable[Runs]) -> Runs:
     """All runs, one after another."""
     columns = zip(*((r.n_params, r.tokens, r.experts) for r in several), strict=True)

@@ -10,8 +10,9 @@ model costs: its standard deviation, times the price of loss there, times how pr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import NormalDist
 from typing import Any
 
@@ -24,7 +25,6 @@ from moescale.models.coordinates import in_family, same_variables
 from moescale.models.family import ModelFamily
 from moescale.models.recipe import find_rule, recipe_for
 from moescale.planning.gaussian_process import (
-    NO_RUNS,
     CountDoubt,
     Decision,
     GaussianProcess,
@@ -106,7 +106,7 @@ class SweepDesign:
     regret_error: float  # standard error of the simulated regrets
     count_before: CountDoubt  # what to train without the runs, and the price of being wrong
     count_after: CountDoubt  # the same with them
-    larger: LargerSweep | None  # None where the runs decide, or no larger sweep is within MOST_SWEEP
+    larger: LargerSweep | None = None  # None where the runs decide, or no larger sweep is within MOST_SWEEP
     training_usd: float | None  # of the runs, at the MFUs of the plan's models; None without a price
     training_gpu_hours: float | None  # as the dollars
     base_usd_per_mtok: float
@@ -149,105 +149,86 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
 
     Raises InfeasibleError where no run fits the limits, or where the base is not served.
     """
-    law, question = search.law, search.question
     if search.base.usd_per_mtok is None:
-        what = f"{question.base_name} cannot be served on {search.costs.deployment.gpu.name}: {search.base.infeasible}"
+        gpu, base = search.costs.deployment.gpu.name, search.question.base_name
+        what = f"{base} cannot be served on {gpu}: {search.base.infeasible}"
         raise InfeasibleError(what, next_step="name a GPU with --gpu, or allow more with --max-gpus")
-    family, decision = law.family, decision_of(search)
-    seen, losses = known or (NO_RUNS, np.zeros(0))
-    sweep = _choose(search, decision, limits, seen, losses)
-    process, picked = sweep.process, np.array(list(sweep.found), dtype=np.intp)
-    if not picked.size:
+    seen, losses = known or (Runs(*np.zeros((3, 0))), np.zeros(0))
+    asked = search, decision_of(search), search.base.usd_per_mtok, seen, losses
+    found = _designed(limits, *asked)
+    if not found.runs:
         what = "no run within these limits informs the plan"
         raise InfeasibleError(what, next_step="raise --budget, or relax the limits")
-    runs, flops = sweep.offered.at(picked), sweep.flops[picked]
+    if found.count_after.certainty >= DECIDES:
+        return found
+
+    @cache
+    def larger(flops: float) -> LargerSweep:  # designed as it would be for itself
+        certainty = _designed(replace(limits, flops=flops), *asked).count_after.certainty
+        return LargerSweep(flops=flops, certainty=certainty, decides=certainty >= DECIDES)
+
+    most = MOST_SWEEP * search.question.budget.flops / limits.flops * (1.0 + 1e-9)
+    steps = np.outer(10.0 ** np.arange(max(math.ceil(math.log10(most)), 0) + 1), LARGER).ravel()
+    flops = (limits.flops * steps[steps <= most]).tolist()
+    if flops and larger(flops[-1]).decides:  # the largest comes first, as it mostly says that none does
+        flops = flops[: bisect_left(flops, True, hi=len(flops) - 1, key=lambda each: larger(each).decides) + 1]
+    return replace(found, larger=larger(flops[-1]) if flops else None)
+
+
+def _designed(
+    limits: SweepLimits, search: Search, decision: Decision, base_usd: float, seen: Runs, losses: FloatArray
+) -> SweepDesign:
+    """The runs that are chosen for a decision within limits, of which there may be none."""
+    law, question = search.law, search.question
+    counts = {*question.experts, question.match_experts}  # runs tell of the base, too
+    experts = tuple(sorted(float(e) for e in counts if law.allows(e)))
+    offered = candidate_runs(law.family, experts, limits)
+    rivals = {
+        "a plain grid": plain_grid(law.family, experts, limits.flops),
+        "the paper's runs, scaled": paper_sweep(law.family, limits.flops),
+    }
+    process = process_of(search, decision, joined((offered, *rivals.values(), seen)), noise=limits.noise)
+    ends = np.cumsum([len(offered), *(len(runs) for runs in rivals.values())])
+    if len(seen):
+        process = process.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(losses))
+    flops = flops_of(law.family, offered)
+    found = _greedy(process, decision, flops, limits, repeated(offered, seen))  # a run that is in is not trained again
+    picked = np.array(list(found), dtype=np.intp)
+    runs, flops = offered.at(picked), flops[picked]
     price = question.training and by_parts(
-        question.training, law, question.budget, sweep.experts, vocab_size=question.vocab_size
+        question.training, law, question.budget, experts, vocab_size=question.vocab_size
     )
     usd = price and float(flops @ price.usd_per_flop_at(runs.experts))
     table = regrets(decision, process.samples[:, process.runs :])
     before = process.count_doubt(decision, picked[:0])
-    after = process.count_doubt(decision, picked, before)
     regret, error = process.regret(decision, picked, table)
     return SweepDesign(
-        runs=tuple(
-            _as_run(*each, limits) for each in zip(runs.rows(), flops.tolist(), sweep.found.values(), strict=True)
-        ),
+        runs=tuple(_as_run(*each, limits) for each in zip(runs.rows(), flops.tolist(), found.values(), strict=True)),
         flops=float(flops.sum()),
         regret_before=process.regret(decision, picked[:0], table)[0],
         regret_after=regret,
         regret_error=error,
         count_before=before,
-        count_after=after,
-        larger=None if after.certainty >= DECIDES else _larger(search, decision, limits, seen, losses),
+        count_after=process.count_doubt(decision, picked, before),
         training_usd=usd,
         training_gpu_hours=price and usd and usd / price.usd_per_gpu_hour,
-        base_usd_per_mtok=search.base.usd_per_mtok,
+        base_usd_per_mtok=base_usd,
         rivals=tuple(
             Rival(
                 name=name,
                 runs=len(rival),
-                flops=float(flops_of(family, rival).sum()),
-                regret=process.regret(decision, np.arange(start, start + len(rival)), table)[0],
+                flops=float(flops_of(law.family, rival).sum()),
+                regret=process.regret(decision, np.arange(at, at + len(rival)), table)[0],
             )
-            for (name, rival), start in zip(sweep.rivals.items(), sweep.ends, strict=False)
+            for (name, rival), at in zip(rivals.items(), ends, strict=False)
         ),
         known_runs=len(seen),
         decision=decide(process, decision),
         base=question.base_name,
         budget_flops=question.budget.flops,
         confidence=decision.confidence,
-        notes=_notes(search, limits, runs, float(flops.sum()), known=known is not None),
+        notes=_notes(search, limits, runs, float(flops.sum()), seen),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The runs that are chosen for a decision within limits, and what they are chosen by."""
-
-    process: GaussianProcess  # over the candidates, the rivals' runs and known ones
-    experts: tuple[float, ...]
-    offered: Runs
-    flops: FloatArray  # of the candidates
-    rivals: Mapping[str, Runs]
-    ends: FloatArray  # of the candidates and of each rival, in the process
-    found: Mapping[int, float]  # the candidates that are chosen, with the doubt that each leaves
-
-
-def _choose(search: Search, decision: Decision, limits: SweepLimits, seen: Runs, losses: FloatArray) -> _Chosen:
-    counts = {*search.question.experts, search.question.match_experts}  # runs tell of the base, too
-    experts = tuple(sorted(float(e) for e in counts if search.law.allows(e)))
-    family = search.law.family
-    offered = candidate_runs(family, experts, limits)
-    rivals = {
-        "a plain grid": plain_grid(family, experts, limits.flops),
-        "the paper's runs, scaled": paper_sweep(family, limits.flops),
-    }
-    process = process_of(search, decision, joined((offered, *rivals.values(), seen)), noise=limits.noise)
-    ends = np.cumsum([len(offered), *(len(runs) for runs in rivals.values())])
-    if len(seen):
-        process = process.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(losses))
-    flops = flops_of(family, offered)
-    found = _greedy(process, decision, flops, limits, repeated(offered, seen))  # a run that is in is not trained again
-    return _Chosen(process, experts, offered, flops, rivals, ends, found)
-
-
-def _larger(
-    search: Search, decision: Decision, limits: SweepLimits, seen: Runs, losses: FloatArray
-) -> LargerSweep | None:
-    """The smallest larger sweep that decides, each chosen as it would be for itself; the largest that was tried, where none does."""
-
-    def tried(flops: float) -> LargerSweep:
-        sweep = _choose(search, decision, replace(limits, flops=flops), seen, losses)
-        doubt = sweep.process.count_doubt(decision, np.array(list(sweep.found), dtype=np.intp))
-        return LargerSweep(flops=flops, certainty=doubt.certainty, decides=doubt.certainty >= DECIDES)
-
-    most = MOST_SWEEP * search.question.budget.flops / limits.flops * (1.0 + 1e-9)
-    steps = np.outer(10.0 ** np.arange(max(math.ceil(math.log10(most)), 0) + 1), LARGER).ravel()
-    if not (flops := (limits.flops * steps[steps <= most]).tolist()):
-        return None
-    largest = tried(flops[-1])  # first, as it mostly says that none does
-    return next((sweep for sweep in map(tried, flops[:-1]) if sweep.decides), largest) if largest.decides else largest
 
 
 def decide(process: GaussianProcess, decision: Decision) -> Posterior:
@@ -268,14 +249,16 @@ def decide(process: GaussianProcess, decision: Decision) -> Posterior:
     )
 
 
-def _notes(search: Search, limits: SweepLimits, runs: Runs, flops: float, *, known: bool) -> tuple[str, ...]:
+def _notes(search: Search, limits: SweepLimits, runs: Runs, flops: float, seen: Runs) -> tuple[str, ...]:
     """What the design leaves aside, and why it does not use its FLOPs, where it leaves more than NEARLY_ALL."""
     question, notes = search.question, [*search.notes]
     if not limits.few and flops <= NEARLY_ALL * limits.flops:
         full = len(runs) == limits.runs
         why = f"it has {len(runs)} runs (--max-runs)" if full else "no further run lowers the regret notably"
         notes.append(f"the sweep uses {flops / limits.flops:.0%} of its FLOPs: {why}")
-    if (tokens := float(runs.tokens.max())) < (unique := question.budget.extra.get("unique_tokens", -math.inf)):
+    if (tokens := float(runs.tokens.max(initial=0.0))) < (
+        unique := question.budget.extra.get("unique_tokens", -math.inf)
+    ):
         notes.append(
             f"no run repeats a token, as the longest has {format_count(tokens)} of {format_count(unique)} unique ones: the sweep says "
             "nothing of repeats; train some runs on as many epochs of a part of the data as the plan has"
@@ -285,7 +268,7 @@ def _notes(search: Search, limits: SweepLimits, runs: Runs, flops: float, *, kno
         notes.append(f"the runs are chosen for the model that serves the baseline's loss for least, not for {goal}")
     if len(search.draws.theta) == 1:
         notes.append(f"{search.law.name} has no draws: the runs reduce only its smooth error")
-    if known and search.law.source.startswith("fitted to"):
+    if len(seen) and search.law.source.startswith("fitted to"):
         notes.append("a law that was fitted to these runs counts them twice: give one of the two")
     return tuple(notes)
 
