@@ -90,9 +90,8 @@ class Choice:
 
     @property
     def time_in_words(self) -> str:
-        """The parts of a step in a line, and their error."""
-        instead = "" if self.mfu_from == "parts" else f" (days are at the stated {self.mfu:.0%})"
-        return f"{self.step}{instead}; {self.error}"
+        """The parts of a step in a line."""
+        return str(self.step) if self.mfu_from == "parts" else f"{self.step} (days are at the stated {self.mfu:.0%})"
 
 
 @lru_cache(maxsize=64)  # a plan prices its model where it explains it and where it states it

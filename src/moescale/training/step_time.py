@@ -118,13 +118,6 @@ class StepError:
         """The times of its predicted time that a run takes at most with a chance."""
         return math.exp(self._ln_ratio.inv_cdf(chance))
 
-    def __str__(self) -> str:
-        kind = "MoE" if self.kind == "moe" else "dense"
-        return (
-            f"accuracy on {self.runs} held-out published {kind} runs: {self.within_25:.0%} within 25%, predicted / measured "
-            f"{self.geometric_mean:.2f}, spread {self.spread:.2f}x"
-        )
-
 
 def step_error(model: Architecture) -> StepError:
     """The error of `step_time` for models of this kind (catalogue/training.toml)."""
