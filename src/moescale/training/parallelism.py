@@ -22,7 +22,6 @@ from moescale.models.architecture import Architecture
 from moescale.models.parameters import parts_of
 from moescale.models.recipe import Recipe
 from moescale.typing import FloatArray, Real
-from moescale.units import format_bytes, format_count
 
 States = Literal["full", "optimizer"]  # what data-parallel GPUs split: all training state, or the optimiser's alone
 MOST_GPUS = 2**17
@@ -102,18 +101,6 @@ class Memory:
     def fits(self) -> Any:
         """Whether the GPU holds it."""
         return self.total_bytes <= self.available_bytes
-
-    @property
-    def arithmetic(self) -> tuple[str, ...]:
-        """The sum, a line each."""
-        dense, routed = float(self.dense_params), float(self.expert_params)
-        experts = f" outside of experts, {format_count(routed)} in them" if routed else ""
-        parts = ((name.removesuffix("s"), getattr(self, f"{name}_bytes")) for name in PARTS)
-        return (
-            f"parameters on a GPU: {format_count(dense)}{experts}",
-            *(f"{name} memory {format_bytes(size)}" for name, size in parts if size),
-            f"total {format_bytes(self.total_bytes)} of {format_bytes(self.available_bytes)} that are usable",
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
