@@ -106,9 +106,6 @@ def export_model(
         notes.append(f"the rule {rule.name} was fitted to dense models; C counts the experts that a token meets")
     notes += of_files
     started = server and serve_script(server, recipe.sequence_tokens)
-    if server and server.longest_tokens > recipe.sequence_tokens:
-        refused = f"the server refuses the requests of {server.longest_tokens:,} tokens that were priced"
-        notes.append(f"{refused}: the model is trained on {recipe.sequence_tokens:,} (--sequence-tokens)")
     files["README.md"] = filled(
         "README.md.j2",
         title=title,

@@ -134,11 +134,6 @@ class Server:
     deployment: Deployment
 
     @property
-    def longest_tokens(self) -> int:
-        """Tokens of the longest request that was priced."""
-        return math.ceil(float(np.asarray(self.deployment.longest_tokens)))
-
-    @property
     def title(self) -> str:
         """The server and its price in a line."""
         cost, gpu = self.cost, self.deployment.gpu.name
