@@ -80,10 +80,8 @@ def first_and_last_stage(model: Architecture, pipeline: Real) -> tuple[Real, Rea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes on the fullest GPU, and the parameters that it holds outside of experts and in them; of one split, or of many."""
+    """Bytes on the fullest GPU, of one split, or of many."""
 
-    dense_params: Real
-    expert_params: Real
     weights_bytes: Real
     gradients_bytes: Real
     optimizer_bytes: Real
@@ -161,8 +159,6 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
     # The last stage, which holds the logits, keeps one micro-batch, the first all in flight.
     logits = np.maximum(0.0, logits - activation * (in_flight - 1) / in_flight)
     return Memory(
-        dense_params=dense,
-        expert_params=experts,
         weights_bytes=state["weights"] * (shared_out if fully else dense + experts),
         gradients_bytes=state["gradients"] * (shared_out if fully else dense + experts),
         optimizer_bytes=state["optimizer"] * shared_out,
