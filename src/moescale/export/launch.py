@@ -83,10 +83,8 @@ def export_model(
 ) -> Export:
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
 
-    `launch` states what is known of the recipe; its trainer is that of the format. With `gpus` the batch fills them. With a
-    `server` also the script that starts it on the trained model; `planned_flops` are what its plan counts. The folder is written whole or not at all, in place of an
-    older export. Raises InputError for an unknown format, a folder that cannot be written, a size without a learning rate or a
-    shape that no class of transformers builds, InfeasibleError where `gpus` GPUs do not hold the run.
+    `launch` states what is known of the recipe; its trainer is that of the format. With a `server` also the script that starts
+    it on the trained model; `planned_flops` are what its plan counts. The folder is written whole or not at all.
     """
     check_export(format, folder)
     each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])

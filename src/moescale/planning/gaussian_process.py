@@ -49,10 +49,6 @@ class Runs:
         """Some of them."""
         return Runs(self.n_params[chosen], self.tokens[chosen], self.experts[chosen])
 
-    def rows(self) -> list[tuple[float, float, float]]:
-        """N, tokens and experts of each."""
-        return list(zip(self.n_params.tolist(), self.tokens.tolist(), self.experts.tolist(), strict=True))
-
 
 def joined(several: Iterable[Runs]) -> Runs:
     """All runs, one after another."""

@@ -203,7 +203,9 @@ def _designed(
     before = process.count_doubt(decision, picked[:0])
     regret, error = process.regret(decision, picked, table)
     return SweepDesign(
-        runs=tuple(_as_run(*each, limits) for each in zip(runs.rows(), flops.tolist(), found.values(), strict=True)),
+        runs=tuple(
+            _as_run(runs.at(np.array([i])), float(flops[i]), left, limits) for i, left in enumerate(found.values())
+        ),
         flops=float(flops.sum()),
         regret_before=process.regret(decision, picked[:0], table)[0],
         regret_after=regret,
@@ -315,17 +317,17 @@ def _prices(process: GaussianProcess, decision: Decision) -> FloatArray:
     return prices
 
 
-def _as_run(at: tuple[float, float, float], flops: float, doubt_left: float, limits: SweepLimits) -> DesignedRun:
+def _as_run(run: Runs, flops: float, doubt_left: float, limits: SweepLimits) -> DesignedRun:
     """A chosen candidate, with the batch and learning rate of its size and tokens.
 
     Below the FLOPs that the rule was fitted to the rate is that of its smallest run: extrapolated to 1e10 FLOPs, 0.017 trained
     larger models of a small study to worse losses.
     """
-    n, tokens, experts = at
+    n, tokens = float(run.n_params[0]), float(run.tokens[0])
     return DesignedRun(
         n_params=n,
         tokens=tokens,
-        experts=int(experts),
+        experts=int(run.experts[0]),
         flops=flops,
         batch_tokens=recipe_for(n, tokens, flops=flops, sequence_tokens=limits.sequence_tokens).batch_tokens,
         peak_lr=recipe_for(n, tokens, flops=max(find_rule(None).fitted["flops"][0], flops)).peak_lr,

@@ -25,7 +25,6 @@ from moescale.typing import FloatArray, Real
 
 States = Literal["full", "optimizer"]  # what data-parallel GPUs split: all training state, or the optimiser's alone
 MOST_GPUS = 2**17
-PARTS = ("weights", "gradients", "optimizer", "gathered", "activation", "logit")
 SIZES = ("tensor", "pipeline", "expert", "data", "micro_batch", "accumulation")
 
 
@@ -93,7 +92,8 @@ class Memory:
     @property
     def total_bytes(self) -> Any:
         """All of it."""
-        return sum(getattr(self, f"{name}_bytes") for name in PARTS)
+        states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        return states + self.gathered_bytes + self.activation_bytes + self.logit_bytes
 
     @property
     def fits(self) -> Any:
