@@ -37,7 +37,6 @@ VIEW_KEYS = ("theme", "bands", "pins")  # of the address: how the page shows an 
 NO_STORE = {"cache-control": "no-store"}
 TOML = "application/toml; charset=utf-8"
 CLIENT_LEFT = 499  # the status of an answer that nobody reads, by nginx's convention
-MOST_HEADER_BYTES = 32 * 2**10  # an address and its headers; a browser sends about 1 KiB
 
 
 def static_files() -> dict[str, bytes]:
@@ -182,8 +181,7 @@ def make_server(app: FastAPI) -> Server:
     # Of processes that end with the server asyncio may warn that they are unknown.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}  # a refusal is no line
-    limits: dict[str, Any] = {"h11_max_incomplete_event_size": MOST_HEADER_BYTES, "timeout_graceful_shutdown": 1}
-    return Server(uvicorn.Config(app, http="h11", ws="none", **quiet, **limits))
+    return Server(uvicorn.Config(app, http="h11", ws="none", timeout_graceful_shutdown=1, **quiet))
 
 
 def serve(app: FastAPI, bound: socket.socket, *, open_url: str | None = None) -> None:
