@@ -193,7 +193,12 @@ def process_of(search: Search, decision: Decision, runs: Runs, *, noise: float =
     drawn[:, r:] -= drawn[:, [r]]
     mean = weights @ drawn
     apart = np.sqrt(weights)[:, None] * (drawn - mean)
-    smooth = _smooth(every, r)
+    # The smooth error of a law, at runs and at models less at the base.
+    places = np.log([every.n_params, every.tokens, every.experts])
+    squares = ((places[:, :, None] - places[:, None, :]) ** 2).sum(axis=0)
+    smooth = (DRIFT * REACH) ** 2 * np.exp(-0.5 * squares / REACH**2)
+    smooth[r:] -= smooth[[r]]
+    smooth[:, r:] -= smooth[:, [r]]
     covariance = apart.T @ apart + smooth
     covariance[:r, :r] += UNIT**2
     rng = np.random.default_rng(SEED)
@@ -207,16 +212,6 @@ def _drawn(covariance: FloatArray, count: int, rng: np.random.Generator) -> Floa
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     return np.asarray(rng.standard_normal((count, values.size)) @ root.T, dtype=np.float64)
-
-
-def _smooth(every: Runs, runs: int) -> FloatArray:
-    """Covariance (p, p) of the smooth error of a law, at runs and at models less at the base, the first of these."""
-    places = np.log([every.n_params, every.tokens, every.experts])
-    squares = ((places[:, :, None] - places[:, None, :]) ** 2).sum(axis=0)
-    covariance = (DRIFT * REACH) ** 2 * np.exp(-0.5 * squares / REACH**2)
-    covariance[runs:] -= covariance[[runs]]
-    covariance[:, runs:] -= covariance[:, [runs]]
-    return covariance
 
 
 def chosen(decision: Decision, estimate: FloatArray, doubt: FloatArray) -> NDArray[np.intp]:

@@ -134,12 +134,10 @@ def faults(query: Mapping[str, str], laws: Callable[[str], Law]) -> dict[str, In
 
 def _read(group: type[Options], given: Mapping[str, str]) -> Options:
     own = ((key, name, kind) for key, (of, name, kind) in OPTIONS.items() if of is group and key in given)
-    return group(**{name: _parsed(kind, given[key], key) for key, name, kind in own})
+    return group(**{name: (kind.parse if kind.metavar else _switch)(given[key], key) for key, name, kind in own})
 
 
-def _parsed(kind: Described, text: str, key: str) -> object:
-    if kind.metavar:
-        return kind.parse(text, key)
+def _switch(text: str, key: str) -> bool:
     if (found := SWITCH.get(text.lower())) is None:
         what = f"{text!r} is no state of a switch"
         raise InputError(what, where=key, nearest="true or false", next_step="or leave it out")
