@@ -18,7 +18,7 @@ from moescale.models.coordinates import expansion, in_family, model_of
 from moescale.models.family import ModelFamily, match_family, width
 from moescale.runs.expansion import LEAST, OF_ROUTED, expert_shape
 from moescale.runs.expansion import expansion as stated_expansion
-from moescale.runs.table import ARRAYS, SIZE_COLUMNS, RunTable
+from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.scaling_laws.covariates import FURTHER_INPUTS, further_inputs, known_to, option
 from moescale.scaling_laws.ensemble import MODEL_INPUTS, SHAPE_INPUTS, shape_inputs
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
@@ -41,12 +41,6 @@ def order(runs: RunTable) -> Rows:
     """The rows by tokens, experts, size, loss and the further columns that a fit reads, (n,)."""
     further = [runs.columns[name] for name in READ if name in runs.columns and runs.columns[name].dtype.kind == "f"]
     return by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, further)
-
-
-def reordered(runs: RunTable, rows: Rows) -> RunTable:
-    """The table with its rows in another order."""
-    arrays = {name: getattr(runs, name)[rows] for name in ARRAYS}
-    return replace(runs, **arrays, columns={name: values[rows] for name, values in runs.columns.items()})
 
 
 def without_unit(loss: FloatArray) -> tuple[FloatArray, float]:

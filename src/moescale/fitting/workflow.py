@@ -106,7 +106,7 @@ def fit_runs(
     """
     how = settings or FitSettings()
     rows = canonical.order(runs)
-    found = _fit_ordered(canonical.reordered(runs, rows), form, how, progress or (lambda step, share: None))
+    found = _fit_ordered(runs.at(rows), form, how, progress or (lambda step, share: None))
     return replace(found, runs=found.runs.where(np.argsort(rows)))
 
 
@@ -276,7 +276,7 @@ def compare_laws(
     check_names(forms, given)
     # The same name may mean another thing to another form, so each takes its own from the table.
     rows = canonical.order(runs)
-    runs, held_out = canonical.reordered(runs, rows), held_out[rows]
+    runs, held_out = runs.at(rows), held_out[rows]
     arrays = [run_arrays(form, runs, known_to(form, given))[0] for form in forms]
     return [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
 
