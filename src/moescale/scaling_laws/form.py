@@ -62,7 +62,6 @@ class Observed:
 
 # theta has shape (..., p) in search coordinates; answers add an axis of n points.
 LogLoss = Callable[[FloatArray, Inputs], FloatArray]
-Slopes = Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
 Shape = Sequence[Any]  # shape parameters, each (..., 1)
 Parts = Callable[[Shape, Inputs], tuple[Sequence[FloatArray | float], FloatArray | float]]
 Columns = Mapping[str, FloatArray]  # parameters by name, all of one shape
@@ -114,7 +113,6 @@ class LawForm:
     of_models: bool = False  # N is the active body and E the expansion of models.coordinates, whatever the family
     parts: Parts | None = None
     ln_loss: LogLoss | None = None
-    ln_slopes: Slopes | None = None  # of `ln_loss`, where a formula of its own takes less time than complex steps
     domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
     # Further variables by name, with their defaults (None: must be given).
     extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
@@ -184,12 +182,9 @@ class LawForm:
         return out
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-        """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
-        if not self.parts:
-            return self.ln_slopes(theta, x) if self.ln_slopes else complex_slopes(self.log_loss, theta, x)
-        shape, _, shares = self._terms(theta, x)
-        in_n = self._derivative(shares, shape, replace(x, ln_n=x.ln_n + 1j * STEP))
-        return in_n, self._derivative(shares, shape, replace(x, ln_d=x.ln_d + 1j * STEP))
+        """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n), by complex steps."""
+        in_n = self.log_loss(theta, replace(x, ln_n=x.ln_n + 1j * STEP)).imag / STEP
+        return in_n, self.log_loss(theta, replace(x, ln_d=x.ln_d + 1j * STEP)).imag / STEP
 
     def basis(self, shape: FloatArray, x: Inputs) -> FloatArray:
         """What the amplitudes multiply, offset included, (..., n, k), at shape parameters (..., s)."""
@@ -233,12 +228,6 @@ def complex_jacobian(log_loss: LogLoss, theta: FloatArray, x: Inputs) -> FloatAr
     """Derivatives of ln L in search coordinates, (..., n, p), by a complex step in each."""
     steps = 1j * STEP * np.eye(theta.shape[-1])
     return np.stack([log_loss(theta + step, x).imag / STEP for step in steps], axis=-1)
-
-
-def complex_slopes(log_loss: LogLoss, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n), by a complex step."""
-    in_n = log_loss(theta, replace(x, ln_n=x.ln_n + 1j * STEP)).imag / STEP
-    return in_n, log_loss(theta, replace(x, ln_d=x.ln_d + 1j * STEP)).imag / STEP
 
 
 def stacked(arrays: Sequence[FloatArray | float], axis: int = 0) -> FloatArray:
