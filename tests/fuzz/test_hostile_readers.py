@@ -49,7 +49,6 @@ NOT_FROM_OUTSIDE = {
     "latency/kernels/tables.py": "the catalogue and the tables of an installed package",
     "models/family.py": "sizes that it keeps itself",
     "runs/importers/tensorboard.py": "through its library: tests of the engine",
-    "runs/importers/wandb.py": "through the reader of CSV",
 }
 
 

@@ -151,7 +151,7 @@ class RunTable:
         return tuple(notes)
 
     def _of_one_model(self) -> Groups:
-        kinds = dict.fromkeys(MODEL_COLUMNS, "f") | dict.fromkeys(DATA_COLUMNS, "O")
+        kinds: dict[str, str] = dict.fromkeys(MODEL_COLUMNS, "f") | dict.fromkeys(DATA_COLUMNS, "O")
         others = [values for name, values in self.columns.items() if values.dtype.kind == kinds.get(name)]
         return _grouped(zip(*(v.tolist() for v in (self.n_params, self.tokens, self.experts, *others)), strict=True))
 
