@@ -19,10 +19,9 @@ MOST_TOGETHER = 12_000  # derivatives that are taken side by side: what more of 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The variables of a law at n points: natural logarithms of size and tokens, and plain expert counts, shape (n,).
+    """The variables of a law at n points: natural logarithms of size and tokens, plain expert counts, and further ones by name, (n,).
 
-    `experts_distinct` and `experts_index` factor the expert counts, of which there are few, so that a formula in E is
-    evaluated once for each distinct value. `extra` holds further variables by name, such as unique_tokens, (n,).
+    A formula in E is evaluated once for each of `experts_distinct`, of which there are few, and spread by `experts_index`.
     """
 
     ln_n: FloatArray
@@ -65,6 +64,7 @@ LogLoss = Callable[[FloatArray, Inputs], FloatArray]
 Shape = Sequence[Any]  # shape parameters, each (..., 1)
 Parts = Callable[[Shape, Inputs], tuple[Sequence[FloatArray | float], FloatArray | float]]
 Columns = Mapping[str, FloatArray]  # parameters by name, all of one shape
+Mapped = Callable[[Columns], FloatArray]
 Ends = tuple[float, float]
 Limits = Ends | Callable[[Observed], Ends]
 
@@ -78,9 +78,8 @@ def below_losses(observed: Observed) -> Ends:
 class Parameter:
     """One parameter of a law: its public name, and how a search moves it.
 
-    What moves is its logarithm where `log`, else itself, or else what `to_search` makes of the public parameters and
-    `to_public` turns back. It stays in `box`, by default AMPLITUDE or EXPONENT, and begins in `scan`; in a form with `parts`, a
-    parameter without `scan` is an amplitude, which the best fit to the others gives.
+    What moves is its logarithm where `log`, else itself, or what `to_search` makes of the public parameters and `to_public` turns
+    back. It stays in `box`, by default AMPLITUDE or EXPONENT, and begins in `scan`; an amplitude of `parts` has none.
     """
 
     name: str
@@ -88,18 +87,17 @@ class Parameter:
     meaning: str
     scan: Limits | None = None
     box: Limits | None = None
-    to_search: Callable[[Columns], FloatArray] | None = None
-    to_public: Callable[[Columns], FloatArray] | None = None
+    to_search: Mapped | None = None
+    to_public: Mapped | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawForm:
     """A scaling law as a formula; coefficients live in `Law`.
 
-    A form that is linear in its amplitudes once its shape is fixed states `parts`: ln L = offset + ln sum_k exp(theta_k + ln
-    column_k). `parts` of the shape parameters, each (..., 1), and the inputs gives the columns, one array (..., n) or number an
-    amplitude but not all of them numbers, and the offset. Its complex steps give all derivatives: exact, and cheap since terms
-    in which a parameter has no part stay real. Another form states `ln_loss`, which must take complex numbers.
+    A form that is linear in its amplitudes states `parts`: ln L = offset + ln sum_k exp(theta_k + ln column_k). Of the other
+    parameters, each (..., 1), and the inputs they give ln columns, one array (..., n) or number an amplitude but not all of them
+    numbers, and the offset. Another form states `ln_loss`. Both must take complex numbers, whose steps give all derivatives.
     """
 
     name: str
@@ -147,18 +145,19 @@ class LawForm:
 
     def encode(self, public: FloatArray) -> FloatArray:
         """Search coordinates from public units, any leading shape (..., p)."""
-        given = self._named(public)
         with np.errstate(all="ignore"):
-            moved = (p.to_search(given) if p.to_search else _of(given, p, np.log) for p in self.parameters)
-            return stacked([*moved], -1)
+            return self._mapped(public, [p.to_search for p in self.parameters], np.log)
 
     def decode(self, theta: FloatArray) -> FloatArray:
         """Public units from search coordinates, any leading shape (..., p)."""
-        given = self._named(theta)
-        return stacked([p.to_public(given) if p.to_public else _of(given, p, np.exp) for p in self.parameters], -1)
+        return self._mapped(theta, [p.to_public for p in self.parameters], np.exp)
 
-    def _named(self, values: FloatArray) -> Columns:
-        return dict(zip(self.names, np.moveaxis(np.asarray(values, dtype=float), -1, 0), strict=True))
+    def _mapped(
+        self, values: FloatArray, own: Sequence[Mapped | None], usual: Callable[[FloatArray], FloatArray]
+    ) -> FloatArray:
+        given = dict(zip(self.names, np.moveaxis(np.asarray(values, dtype=float), -1, 0), strict=True))
+        plain = [usual(given[p.name]) if p.log else given[p.name] for p in self.parameters]
+        return stacked([values if of is None else of(given) for of, values in zip(own, plain, strict=True)], -1)
 
     def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """ln L at each point, shape (..., n)."""
@@ -207,17 +206,9 @@ class LawForm:
         columns, offset = self.parts(shape, x)
         total = np.zeros(np.broadcast_shapes(shares.shape[1:], *map(np.shape, (*columns, offset))))
         for share, column in zip((*shares, 1.0), (*columns, offset), strict=True):
-            if _is_complex(column):
+            if isinstance(column, np.ndarray) and column.dtype.kind == "c":
                 total += share * column.imag
         return total / STEP
-
-
-def _of(given: Columns, parameter: Parameter, function: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    return function(given[parameter.name]) if parameter.log else given[parameter.name]
-
-
-def _is_complex(values: Any) -> bool:
-    return isinstance(values, np.ndarray) and values.dtype.kind == "c"
 
 
 def _apart(values: FloatArray) -> Shape:

@@ -10,7 +10,6 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError
 from moescale.io.records import plain, record
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws.covariates import further_inputs
@@ -197,8 +196,6 @@ def predict(
     law: Law, n_params: float, tokens: float, experts: float = 1.0, *, extra: Mapping[str, float] | None = None
 ) -> Prediction:
     """Predicted loss of one model with its interval and its distance from the fitted range; `extra` as in `loss`."""
-    if any(np.ndim(number) for number in (n_params, tokens, experts)):
-        raise InputError("predict is of one model", where="n_params", next_step="use loss for arrays")
     value, low, high = (float(v) for v in predict_many(law, n_params, tokens, experts, extra=extra))
     bounds = None if math.isnan(low) else (low, high)
     further = further_inputs(law.form, extra)
