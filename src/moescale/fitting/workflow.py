@@ -37,7 +37,6 @@ from moescale.typing import FloatArray, Progress
 
 # Runs that a hold-out leaves a fit under a prior at least, and hold-outs: large N, D, E; each takes as long as the fit.
 FEWEST_UNDER_PRIOR, MOST_UNDER_PRIOR = 4, 3
-OPTIMISER = "scan by variable projection, damped Gauss-Newton on reweighted squares, tolerance 1e-13 of the objective"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +137,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
             "give --size-column n_params_dense, or fit without --law"
         )
     found = replace(found, warnings=(*runs.warnings, *remarks, *notes, *found.warnings))
-    law = fitted_law(found, counted, draws=draws, **_about(runs, how, family))
+    law = fitted_law(found, counted, draws=draws, **_about(runs, how))
     return FittedLaw(law, found, None if draws is None else parameter_intervals(found, draws), arrays)
 
 
@@ -165,7 +164,7 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     remarks += table_remarks(form, residuals(result.fit, arrays), runs)
     notes = (*runs.warnings, *remarks, *notes, *result.fit.warnings)
     found = replace(result.fit, warnings=notes)
-    about = _about(runs, replace(how, prior=law), family)
+    about = _about(runs, replace(how, prior=law))
     held = {"prior_mean": found.theta.tolist(), "prior_covariance": result.covariance.tolist()}
     of_member: dict[str, Any] = about | {"name": form.name, "evidence": about["evidence"] | held}
     member = fitted_law(found, canonical.law_family(form, family), draws=result.draws, **of_member)
@@ -201,7 +200,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     faults = [auto.fault(found, family, in_family) for found in fits]
     sound = np.array([fault is None for fault in faults])
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
-    about = _about(runs, how, family)
+    about = _about(runs, how)
     members: list[Member] = []
     for i in np.flatnonzero(choice.weights):
         found, weight = fits[i], choice.weights[i]
@@ -339,7 +338,7 @@ def fitted_law(
     )  # fmt: skip
 
 
-def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, Any]:
+def _about(runs: RunTable, how: FitSettings) -> dict[str, Any]:
     evidence = {
         "table": os.path.basename(runs.source),
         "table_sha256": runs.sha256 or "",
@@ -347,11 +346,7 @@ def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, A
         "seed": how.seed,
         "bootstrap": how.bootstrap,
         "prior": how.prior.name if how.prior else "",
-        "definition_of_n": f"column {runs.size_column}; family {family.name}",
-        "definition_of_d": f"column {runs.tokens_column}: training tokens seen",
         "starts_option": str(how.starts),
-        "box": "the form's physical box",
-        "optimiser": OPTIMISER,
         "versions": f"numpy {np.__version__}, Python {platform.python_version()}",
     }
     source = f"fitted to {as_text(os.path.basename(runs.source))}"
