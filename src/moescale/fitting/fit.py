@@ -80,8 +80,7 @@ class Fit:
     def to_dict(self, intervals: dict[str, tuple[float, float]] | None = None) -> dict[str, object]:
         """The record of the command line's contract; `intervals` are those of a bootstrap."""
         shown = record(self, without=("form", "theta", "standard_error"))
-        known = {"law": self.form.name, "parameters": self.parameters}
-        return {**known, **shown, "intervals": plain(intervals) if intervals else None}
+        return {"law": self.form.name, "parameters": self.parameters, **shown, "intervals": plain(intervals or None)}
 
 
 def check_runs(form: LawForm, runs: RunArrays) -> list[str]:
@@ -93,14 +92,17 @@ def check_runs(form: LawForm, runs: RunArrays) -> list[str]:
     notes: list[str] = []
     if n_runs <= many:
         notes.append(f"{n_runs} runs for {many} parameters: the fit follows the noise; do not extrapolate")
-    used = {"size": True, "tokens": form.uses_tokens, "n_experts": form.uses_experts}
-    for (label, is_used), values in zip(used.items(), (runs.n_params, runs.tokens, runs.experts), strict=True):
+    # What further inputs say of the experts (a sparsity) may vary with their number, and an expansion of 1 gives no gain: a
+    # dense table leaves nothing to tell from the constant.
+    for label, values, is_used, may_vary, may_be_one in (
+        ("size", runs.n_params, True, False, False),
+        ("tokens", runs.tokens, form.uses_tokens, False, False),
+        ("n_experts", runs.experts, form.uses_experts, form.implied_inputs, form.of_models),
+    ):
         varies = np.ptp(values) > 0.0
-        # What further inputs say of the experts (a sparsity) may vary with their number.
-        if not is_used and varies and not (label == "n_experts" and form.implied_inputs):
+        if not is_used and varies and not may_vary:
             notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
-        # An expansion of 1 gives no gain: a dense table leaves nothing to tell from the constant.
-        if is_used and not varies and not (form.of_models and label == "n_experts" and values[0] == 1.0):
+        if is_used and not varies and not (may_be_one and values[0] == 1.0):
             notes.append(f"all runs have the same {label} ({values[0]:g}): its terms are not identified")
     for label, values in runs.extra.items():
         distinct = np.unique(values)
@@ -122,16 +124,11 @@ def fit(
     starts: str | int = "auto",
     progress: Progress | None = None,
 ) -> Fit:
-    """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box.
+    """Fit `form` to runs given as arrays of one length, in any order; InputError for tables that cannot hold a fit.
 
     `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
     `starts` is "auto" (those of THOROUGH), an integer (how many scanned points to polish) or "paper" (every start of the
-    publication's grid). The order of the runs changes nothing.
-    Raises InputError for tables that cannot hold a fit.
-
-    `starts_at_optimum` counts the searches that were carried to the end and came within 1e-6 of the best objective. With
-    "paper" the best 400 distinct ends are carried on, each counted as often as starts share it (the box makes many of
-    the 810,000 starts equal), so that the count is a lower bound.
+    publication's grid, of which `starts_at_optimum` counts those whose end was among the best 400).
     """
     n, d, e, y = (np.asarray(values, dtype=float) for values in (n_params, tokens, experts, loss))
     if len({values.shape for values in (n, d, e, y)}) > 1 or y.ndim != 1:
@@ -259,18 +256,15 @@ def bootstrap(
     progress: Progress | None = None,
     quick: bool = False,
 ) -> FloatArray:
-    """Refit `replicates` resamples of the runs (with replacement), each from the optimum and from a point near it.
+    """Coefficients (replicates, p) of refits to resamples of the runs, each from the optimum and from a point near it.
 
     `quick` refits from the optimum only, and to fewer digits: intervals of predictions come out within some 5% of theirs in
-    a quarter of the time.
-
-    Returns their coefficients in search coordinates, (replicates, p). Same seed, same digits. Runs are taken as independent;
-    where they are not, as those that branch off one trunk, the intervals come out too narrow.
+    a quarter of the time. Where runs are not independent, as those that branch off one trunk, intervals are too narrow.
     """
     if not 2 <= replicates <= MOST_DRAWS:
         what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"
         raise InputError(what, nearest=f"2 to {MOST_DRAWS}", next_step=advice)
-    count = ln_loss.size
+    count, p = ln_loss.size, fit.theta.size
     # numpy.random is imported here, and its compiled parts lose an exception that a signal raises.
     with uninterrupted():
         rng = np.random.default_rng(seed)
@@ -278,7 +272,7 @@ def bootstrap(
     effort: dict[str, Any] = {"max_iterations": 60}
     if quick:
         effort = {"max_iterations": 40, "tolerance": 1e-6, "patience": 4}
-    found = np.empty((replicates, fit.theta.size))
+    found: list[FloatArray] = []
     for first in range(0, replicates, CHUNK):
         size = min(CHUNK, replicates - first)
         if progress:
@@ -286,18 +280,17 @@ def bootstrap(
         drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=size).astype(float)
         starts = [np.repeat(fit.theta[None], size, axis=0)]
         if not quick:
-            starts.append(fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size))))
+            starts.append(fit.theta * (1.0 + JITTER * rng.normal(size=(size, p))))
         weights = np.concatenate([drawn] * len(starts))
         theta, value = polish(problem, np.concatenate(starts), weights=weights, **effort)
-        better = value.reshape(-1, size).argmin(axis=0)
-        found[first : first + size] = theta.reshape(-1, size, fit.theta.size)[better, np.arange(size)]
+        found.append(theta.reshape(-1, size, p)[value.reshape(-1, size).argmin(axis=0), np.arange(size)])
     # Resampled fits vary less than new studies would, by (n - p) / n in the variance: the usual small-sample correction.
-    spare = max(count - fit.theta.size, 1)
-    wider = fit.theta + (found - fit.theta) * np.sqrt(count / spare if spare > fit.theta.size else 1.0)
+    spare = max(count - p, 1)
+    wider = fit.theta + (np.concatenate(found) - fit.theta) * np.sqrt(count / spare if spare > p else 1.0)
     return problem.clipped(wider)
 
 
 def parameter_intervals(fit: Fit, draws: FloatArray) -> dict[str, tuple[float, float]]:
     """The quantiles of the draws that hold 90% of them, by public parameter name."""
-    low, high = interval(fit.form.decode(draws))
-    return {name: (float(a), float(b)) for name, a, b in zip(fit.form.names, low, high, strict=True)}
+    low, high = (ends.tolist() for ends in interval(fit.form.decode(draws)))
+    return dict(zip(fit.form.names, zip(low, high, strict=True), strict=True))
