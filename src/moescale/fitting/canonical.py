@@ -6,7 +6,7 @@ of a file, the names of runs and the unit of the loss must be gone before a fit 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,17 +30,12 @@ READ = tuple(sorted({*SIZE_COLUMNS, *LEAST, *FURTHER_INPUTS}))  # what a fit may
 DECIMALS = 10  # of ln L: six more than losses are measured to, six fewer than a product keeps
 
 
-def by_numbers(
-    n_params: FloatArray, tokens: FloatArray, experts: FloatArray, loss: FloatArray, further: Sequence[NDArray[Any]]
-) -> Rows:
-    """The order of rows, (n,), that columns (n,) alone decide."""
-    return np.lexsort((*reversed(further), loss, n_params, experts, tokens))
-
-
 def order(runs: RunTable) -> Rows:
     """The rows by tokens, experts, size, loss and the further columns that a fit reads, (n,)."""
-    further = [runs.columns[name] for name in READ if name in runs.columns and runs.columns[name].dtype.kind == "f"]
-    return by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, further)
+    further = {
+        name: runs.columns[name] for name in READ if name in runs.columns and runs.columns[name].dtype.kind == "f"
+    }
+    return RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, further).order()
 
 
 def without_unit(loss: FloatArray) -> tuple[FloatArray, float]:
@@ -65,6 +60,11 @@ class RunArrays:
     experts: FloatArray
     loss: FloatArray
     extra: Mapping[str, FloatArray]
+
+    def order(self) -> Rows:
+        """The order of the runs, (n,), that their numbers alone decide."""
+        further = reversed(self.extra.values())
+        return np.lexsort((*further, self.loss, self.n_params, self.experts, self.tokens))
 
     def where(self, keep: NDArray[np.bool_ | np.intp]) -> RunArrays:
         """The runs that a boolean mask keeps, or those of these positions."""

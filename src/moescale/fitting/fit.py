@@ -11,7 +11,7 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting import multistart
-from moescale.fitting.canonical import RunArrays, by_numbers, inputs_of
+from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.search import PATIENCE, Problem, huber, polish, scan
 from moescale.io.records import plain, record
 from moescale.io.signals import uninterrupted
@@ -150,7 +150,7 @@ def fit_arrays(
     """`fit` of runs in the form's letters, their further inputs filled in."""
     began = time.perf_counter()
     notes = check_runs(form, runs)
-    runs = runs.where(by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, list(runs.extra.values())))
+    runs = runs.where(runs.order())
     problem = Problem.of(form, inputs_of(form, runs), np.log(runs.loss))
     report: Progress = progress or (lambda step, share: None)
     few = problem.thinned(SCAN_ROWS)

@@ -17,15 +17,12 @@ from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Prediction
 from moescale.scaling_laws.store import find_law
-from moescale.typing import FloatArray, Progress
+from moescale.typing import BoolArray, FloatArray, Progress
 
 
 @dataclass(frozen=True, slots=True)
 class HoldOut(Record):
-    """How a form that was fitted on some runs predicts the others; errors are of ln L.
-
-    `bias_holdout` is the mean of ln(predicted / measured): positive when the law promises too high a loss.
-    """
+    """How a form that was fitted on some runs predicts the others; errors are of ln L, the bias ln(predicted / measured)."""
 
     law: str
     n_train: int
@@ -42,34 +39,25 @@ def residuals(found: Fit, runs: RunArrays) -> FloatArray:
     return found.form.log_loss(found.theta, x) - np.log(runs.loss)
 
 
-def hold_out(
-    form: LawForm, runs: RunArrays, held_out: np.typing.NDArray[np.bool_], *, progress: Progress | None = None
-) -> HoldOut:
-    """Fit a form to the runs that `held_out` does not mark and predict those that it marks.
-
-    Raises InputError when the mask leaves nothing on one side.
-    """
+def hold_out(form: LawForm, runs: RunArrays, held_out: BoolArray, *, progress: Progress | None = None) -> HoldOut:
+    """Fit a form to the runs that `held_out` (n,) does not mark, and predict those that it marks; InputError where either is empty."""
     train, test = runs.where(~held_out), runs.where(held_out)
     if train.loss.size == 0 or test.loss.size == 0:
         what = f"the hold-out expression marks {test.loss.size} of {runs.loss.size} runs"
         advice = "choose an expression that holds for some runs and not for others"
         raise InputError(what, where="--holdout", next_step=advice)
     if form == pooled2026.FORM:
-        prior = prior_of(find_law(form.name))
-        found = fit_under(prior, train).fit
+        found = fit_under(prior_of(find_law(form.name)), train).fit
     else:
         found = fit_arrays(form, train, progress=progress)
     error = residuals(found, test)
-    rmsle, bias, parameters = float(np.sqrt(np.mean(error**2))), float(np.mean(error)), len(form.parameters)
-    return HoldOut(form.name, train.loss.size, test.loss.size, found.rmsle, rmsle, bias, parameters)
+    errors = (found.rmsle, _root_mean_square(error), float(error.mean()))
+    return HoldOut(form.name, train.loss.size, test.loss.size, *errors, len(form.parameters))
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How predictions compare with what was measured of `n_runs` runs; errors are of ln L, `bias` as in `HoldOut`.
-
-    `coverage` is the share of the runs that their 90% intervals hold, None where there are no intervals.
-    """
+    """Errors of ln L of predictions, as in `HoldOut`, and the share of the runs that their 90% intervals hold, if there are any."""
 
     n_runs: int
     rmsle: float
@@ -89,5 +77,8 @@ def score(predicted: Sequence[Prediction], loss: FloatArray) -> Score | None:
         return None
     error = np.log([p.loss / measured for p, measured in pairs])
     held = [p.interval[0] <= measured <= p.interval[1] for p, measured in pairs if p.interval is not None]
-    coverage = float(np.mean(held)) if held else None
-    return Score(len(pairs), float(np.sqrt(np.mean(error**2))), float(np.mean(error)), coverage)
+    return Score(len(pairs), _root_mean_square(error), float(error.mean()), float(np.mean(held)) if held else None)
+
+
+def _root_mean_square(error: FloatArray) -> float:
+    return float(np.sqrt(np.mean(error**2)))

@@ -33,13 +33,11 @@ def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
     far, times = far_off(residuals)
     if not (count := int(far.sum())):
         return []
-    rows = np.sort(runs.row_numbers[far])
-    ends = [f"{x:.0f}" if x < 1e6 else f"{x:.1g}" for x in (times[far].min(), times[far].max())]
-    return [
-        f"{count:,} run{'s' * (count > 1)} lie{'s' * (count == 1)} {' to '.join(dict.fromkeys(ends))} times the usual error "
-        f"from the fit ({rows_text(rows)}): did they diverge, or does the form not cover them? "
-        f"mark {'it' if count == 1 else 'them'} true in a column diverged"
-    ]
+    ends = dict.fromkeys(f"{x:.0f}" if x < 1e6 else f"{x:.1g}" for x in (times[far].min(), times[far].max()))
+    lie, them = ("run lies", "it") if count == 1 else ("runs lie", "them")
+    rows = rows_text(np.sort(runs.row_numbers[far]))
+    what = f"{count:,} {lie} {' to '.join(ends)} times the usual error from the fit ({rows})"
+    return [f"{what}: did they diverge, or does the form not cover them? mark {them} true in a column diverged"]
 
 
 def source_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
@@ -58,38 +56,29 @@ def source_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
         if middles[low] - middles[high] <= max(UNLIKE, 4.0 * within):
             continue
         below = 100.0 * (1.0 - np.exp(middles[high] - middles[low]))
-        quoted = [f"{quoted_name(name)} == '{values[i]}'" for i in (low, high)]
-        found.append(
-            f"runs with {quoted[0]} lie {below:.2g}% below those with {quoted[1]} at equal size and tokens: different "
-            f'data or unit of loss? Fit one at a time with --where "{quoted[1]}"'
-        )
+        less, more = (f"{quoted_name(name)} == '{values[i]}'" for i in (low, high))
+        what = f"runs with {less} lie {below:.2g}% below those with {more} at equal size and tokens"
+        found.append(f'{what}: different data or unit of loss? Fit one at a time with --where "{more}"')
     return found
 
 
 def unused_columns(form: LawForm, runs: RunTable) -> list[str]:
     """Remarks on columns that tell runs apart and that the form has no input for."""
-
-    def advice(name: str) -> str:
-        return "fit --law " + " or ".join(other.name for other in FORMS.values() if name in other.extra_inputs)
-
     found: list[str] = []
-    distinct = _unused(form, runs, "unique_tokens")
-    if distinct is not None and (repeats := distinct < runs.tokens * (1.0 - 1e-9)).any():
-        count = int(repeats.sum())
-        what = f"{count:,} run{'s' * (count > 1)} that repeat{'s' * (count == 1)} data count as fresh"
-        found.append(f"column 'unique_tokens' is not used by {form.name}: {what}; {advice('unique_tokens')}")
-    fine = _unused(form, runs, "granularity")
-    if fine is not None and np.unique(fine[runs.experts > 1.0]).size > 1:
-        what = f"column 'granularity' varies and is not used by {form.name}"
-        found.append(f"{what}; {advice('granularity')}")
+    for name in ("unique_tokens", "granularity"):
+        column = runs.columns.get(name)
+        if name in form.extra_inputs or column is None or column.dtype.kind != "f" or np.isnan(column).any():
+            continue
+        what = f"column {name!r} varies and is not used by {form.name}"
+        matters = name == "granularity" and np.unique(column[runs.experts > 1.0]).size > 1
+        if name == "unique_tokens":
+            matters = count = int((column < runs.tokens * (1.0 - 1e-9)).sum())
+            repeat = "runs that repeat" if count > 1 else "run that repeats"
+            what = f"column {name!r} is not used by {form.name}: {count:,} {repeat} data count as fresh"
+        if matters:
+            takers = " or ".join(other.name for other in FORMS.values() if name in other.extra_inputs)
+            found.append(f"{what}; fit --law {takers}")
     return found
-
-
-def _unused(form: LawForm, runs: RunTable, name: str) -> FloatArray | None:
-    column = runs.columns.get(name)
-    if name in form.extra_inputs or column is None or column.dtype.kind != "f" or np.isnan(column).any():
-        return None
-    return column
 
 
 def table_remarks(form: LawForm, residuals: FloatArray, runs: RunTable) -> Sequence[str]:
