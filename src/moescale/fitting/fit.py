@@ -126,8 +126,8 @@ def fit(
 ) -> Fit:
     """Fit `form` to runs given as arrays of one length, in any order; InputError for tables that cannot hold a fit.
 
-    `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
-    `starts` is "auto" (those of THOROUGH), an integer (how many scanned points to polish) or "paper" (every start of the
+    `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs. `starts`
+    is "auto" (those of THOROUGH), an integer (how many scanned points to polish) or "paper" (every start of the
     publication's grid, of which `starts_at_optimum` counts those whose end was among the best 400).
     """
     n, d, e, y = (np.asarray(values, dtype=float) for values in (n_params, tokens, experts, loss))
@@ -258,8 +258,9 @@ def bootstrap(
 ) -> FloatArray:
     """Coefficients (replicates, p) of refits to resamples of the runs, each from the optimum and from a point near it.
 
-    `quick` refits from the optimum only, and to fewer digits: intervals of predictions come out within some 5% of theirs in
-    a quarter of the time. Where runs are not independent, as those that branch off one trunk, intervals are too narrow.
+    `quick` refits from the optimum only, and to fewer digits: intervals of predictions come out within some 5% of
+    theirs in a quarter of the time. Where runs are not independent, as those that branch off one trunk, intervals are
+    too narrow.
     """
     if not 2 <= replicates <= MOST_DRAWS:
         what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"

@@ -40,7 +40,7 @@ def residuals(found: Fit, runs: RunArrays) -> FloatArray:
 
 
 def hold_out(form: LawForm, runs: RunArrays, held_out: BoolArray, *, progress: Progress | None = None) -> HoldOut:
-    """Fit a form to the runs that `held_out` (n,) does not mark, and predict those that it marks; InputError where either is empty."""
+    """Fit a form to the runs that `held_out` (n,) does not mark, and predict those that it marks, of both some."""
     train, test = runs.where(~held_out), runs.where(held_out)
     if train.loss.size == 0 or test.loss.size == 0:
         what = f"the hold-out expression marks {test.loss.size} of {runs.loss.size} runs"
@@ -57,7 +57,7 @@ def hold_out(form: LawForm, runs: RunArrays, held_out: BoolArray, *, progress: P
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Errors of ln L of predictions, as in `HoldOut`, and the share of the runs that their 90% intervals hold, if there are any."""
+    """Errors of ln L of predictions, as in `HoldOut`, and the share of the runs within their 90% intervals, if they have any."""
 
     n_runs: int
     rmsle: float

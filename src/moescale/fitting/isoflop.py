@@ -31,7 +31,7 @@ IntArray = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """y = coefficient * FLOPs^exponent, by least squares on logarithms; `scatter` is the root mean square of ln y about the line.
+    """y = coefficient * FLOPs^exponent, by least squares on logarithms; `scatter` is the rms of ln y about the line.
 
     `standard_error` and the 90% `interval` are the exponent's, by that scatter and Student's t; None for two points.
     """
@@ -77,7 +77,8 @@ class Minimum:
 class Parabola:
     """The runs of one budget and expert count; `flops` is the geometric mean of theirs.
 
-    `unusable` says why no `minimum` is taken from their parabola: too few sizes, or a minimum that the sizes do not enclose.
+    `unusable` says why no `minimum` is taken from their parabola: too few sizes, or a minimum that the sizes do not
+    enclose.
     """
 
     flops: float
@@ -115,12 +116,10 @@ class IsoFlop(Record):
 def isoflop(runs: RunTable, *, tolerance: float = TOLERANCE) -> IsoFlop:
     """Loss-optimal exponents by a parabola of loss in ln N at each budget (approach 2 of Hoffmann et al. 2022).
 
-    Runs that span at most `tolerance` in 6 N D are one budget. Nothing is interpolated: a table without two budgets of MIN_SIZES
-    sizes whose minimum lies between the sizes raises InputError.
-
-    Known bias (Czech et al. 2026, arXiv 2603.22339): at fixed FLOPs the loss is a sum of two exponentials in ln N, so the
-    minimum is displaced unless both exponents are equal or all sizes are close to the optimum. Sizes whose place around the
-    optimum drifts with the budget bias the exponent too. A warning says where that is so; no interval knows of it.
+    Runs that span at most `tolerance` in 6 N D are one budget. InputError without two budgets of MIN_SIZES sizes whose
+    minimum lies between them. Known bias (Czech et al. 2026, arXiv 2603.22339): the loss is a sum of two exponentials
+    in ln N, so sizes far from the optimum displace the minimum, and sizes whose place around it drifts with the budget
+    bias the exponent; no interval knows of it.
     """
     if not 0 <= tolerance < 1:
         raise InputError(f"a tolerance of {tolerance!r}", nearest="0 to 1", next_step=f"for example {TOLERANCE}")

@@ -38,7 +38,7 @@ Evaluate = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 def published_axes(form: LawForm, observed: Observed) -> tuple[FloatArray, ...]:
     """The starts of the paper's appendix, one axis a parameter: 810,000 in all. InputError for other forms.
 
-    The paper names none for E_start and E_max: 2 and twice the largest observed E (ours); nor for N0: the runs' mean size.
+    Ours are those of E_start and E_max (2 and twice the largest observed E) and of N0 (the runs' mean size).
     """
     if form not in (yun2024.FORM, yun2024.CENTRED):
         raise InputError(f"{form.name} has no published grid of starts", next_step="use --starts auto")
@@ -59,8 +59,7 @@ def search_grid(
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Where L-BFGS of ITERATIONS steps ends from the starts of a grid: theta (k, p), objectives and sharing starts (k,).
 
-    Starts that the box makes equal are searched from once. The paper's d of 5 to 25 all stand for d = 1 in the box of
-    yun2024: 270,000 starts differ of its 810,000.
+    Starts that the box makes equal are searched from once: 270,000 differ of yun2024's 810,000.
     """
     pairs = [
         np.unique(np.clip(axis, *limits), return_counts=True) for axis, limits in zip(axes, problem.box, strict=True)
@@ -87,10 +86,9 @@ def search_grid(
 
 
 def polish_grid(problem: Problem, progress: Progress) -> tuple[FloatArray, FloatArray, int]:
-    """Search from every start of the published grid, polish the best distinct ends, carry those that can win to the end.
+    """The best ends of the published grid's searches, polished, as often as starts share them: theta (k, p), objectives (k,).
 
-    Returns the polished theta (k, p), their objectives (k,), and how many starts there are. An end that several starts
-    share is repeated as often.
+    The third answer is how many starts there are.
     """
     theta, value, sharing = search_grid(problem, published_axes(problem.form, problem.observed), progress=progress)
     _, distinct, number = np.unique(value, return_index=True, return_inverse=True)  # sorted by the objective
@@ -165,8 +163,8 @@ def descend(
 ) -> tuple[FloatArray, FloatArray]:
     """Projected L-BFGS side by side from starts (p, k): where each search ends (p, k), and its objective (k,).
 
-    Every iteration evaluates once: a step that does not lower the objective is refused and the next one is shorter; its
-    change of gradient teaches the curvature all the same. Coordinates on a bound that pull outwards are held.
+    A step that does not lower the objective is refused and the next one is shorter; its change of gradient teaches the
+    curvature all the same. Coordinates on a bound that pull outwards are held.
     """
     low, high = box[:, :1], box[:, 1:]
     theta: FloatArray = np.clip(starts, low, high)

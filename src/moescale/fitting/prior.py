@@ -216,10 +216,9 @@ def prior_of(law: Law) -> Prior:
 
 
 def fit_under(prior: Prior, arrays: RunArrays, *, starts: int = STARTS, draws: int = DRAWS, seed: int = 0) -> Fitted:
-    """The most probable coefficients of runs in the letters of pooled2026, and draws of what else they may be.
+    """The most probable coefficients of runs in the letters of pooled2026, in any unit of the loss, and draws around them.
 
-    `starts` searches begin at the mean and at draws of the prior. Neither the unit of the loss nor, in the order of `canonical`, that of the runs changes a digit. Raises InputError for
-    fewer than three runs and for losses in no unit.
+    `starts` searches begin at the mean and at draws of the prior. Raises InputError for fewer than three runs.
     """
     began = time.perf_counter()
     x = inputs_of(FORM, arrays)

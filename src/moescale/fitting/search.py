@@ -75,9 +75,9 @@ CHUNK_NUMBERS = 2_000_000  # points times runs that are looked at together: 16 M
 
 
 def scan(problem: Problem, count: int) -> tuple[FloatArray, FloatArray]:
-    """Look at `count` points: theta (count, p), clipped to the box, and the objective of each before its shape was, (count,).
+    """Theta (count, p) of points in the box and the objective of each before it was clipped, (count,).
 
-    Where the form is linear in some parameters this is variable projection: only the others are scanned.
+    Where the form is linear in some parameters only the others are scanned (variable projection).
     """
     form = problem.form
     low, high = form.region(problem.observed).T
@@ -124,10 +124,7 @@ def _lattice(count: int, dimensions: int) -> FloatArray:
 
 
 def _nonnegative_least_squares(gram: FloatArray, target: FloatArray) -> FloatArray:
-    """Non-negative x that minimises x' gram x - 2 target' x for each of m small problems, by trying every support.
-
-    gram (m, k, k), target (m, k), answer (m, k). k is at most 7 (zhao2025), so there are at most 127 supports.
-    """
+    """Non-negative x (m, k) that minimise x' gram x - 2 target' x, by trying every support: at most 127 (k = 7 of zhao2025)."""
     m, k = target.shape
     best, lowest = np.zeros((m, k)), np.zeros(m)
     ridge = 1e-12 * np.einsum("mkk->mk", gram).max(axis=1)
@@ -160,8 +157,8 @@ def polish(
 ) -> tuple[FloatArray, FloatArray]:
     """Minimise the summed Huber objective from each of k starts (k, p): the optima (k, p) and their objectives (k,).
 
-    `weights`, (k, n) or (n,), multiplies the terms (a bootstrap's counts). A search ends when a step improves the
-    objective by less than `tolerance` relative, `patience` times in a row.
+    `weights`, (k, n), multiply the terms (a bootstrap's counts). A search ends when steps improve the objective by less
+    than `tolerance` relative, `patience` times in a row.
     """
     theta = problem.clipped(np.atleast_2d(starts).astype(float))
     count = len(theta)

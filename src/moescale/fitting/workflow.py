@@ -41,10 +41,10 @@ FEWEST_UNDER_PRIOR, MOST_UNDER_PRIOR = 4, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """How a law is fitted to a table of runs; settings that contradict each other raise InputError.
+    """How a law is fitted to a table of runs.
 
-    `starts` is that of `fit`, `extra` further inputs that hold for all runs. `prior` is a law that holds a prior of
-    fits (default: pooled2026). `bootstrap` replicates give intervals and the law its draws; a fit under a prior has draws
+    `starts` is that of `fit`, `extra` further inputs that hold for all runs, `prior` a law that holds a prior of fits
+    (default: pooled2026). `bootstrap` replicates give intervals and the law its draws; a fit under a prior has draws
     without them.
     """
 
@@ -62,9 +62,9 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True)
 class FittedLaw:
-    """A law, the fit that it is, the 90% intervals of its parameters where there was a bootstrap, and the runs.
+    """A law, the fit that it is, the 90% intervals of its parameters after a bootstrap, and the runs in its letters.
 
-    Of an ensemble, `fit` and `intervals` are those of the winner, `runs` are in its letters, and `chosen` are all candidates.
+    Of an ensemble, `fit`, `intervals` and `runs` are those of the winner, and `chosen` are all candidates.
     """
 
     law: Law
@@ -96,12 +96,10 @@ def fit_runs(
     *,
     progress: Progress | None = None,
 ) -> FittedLaw:
-    """Fit a form, or the form of that name, to a table of runs.
+    """Fit a form, or the form of that name, to a table of runs, whose order changes nothing.
 
-    "auto" gives `pooled2026` under its prior where the runs have one expansion or are few, else an ensemble of forms that it
-    scores by inner hold-outs (docs/evidence/pooled-law.md, own-law.md). `settings.prior` asks for the first. The order and
-    the names of the runs change nothing; the runs of the answer are in the order of the table. Raises InputError for
-    a table that cannot hold the fit, and as `find_form` and `further_inputs` do.
+    "auto" gives `pooled2026` under its prior (as `settings.prior` asks for) where the runs have one expansion or are
+    few, else an ensemble of forms that it scores by inner hold-outs (docs/evidence/pooled-law.md, own-law.md).
     """
     how = settings or FitSettings()
     rows = canonical.order(runs)
@@ -243,9 +241,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
 
 
 def _candidates(runs: RunTable, how: FitSettings, family: ModelFamily) -> list[tuple[LawForm, RunArrays, list[str]]]:
-    """The forms that auto compares and the runs are many enough for, fewest parameters first, each with the runs in its letters
-    and remarks.
-    """
+    """The forms that auto compares on so many runs, fewest parameters first, with the runs in their letters and remarks."""
     forms, given = [find_form(name) for name in auto.WITH_EXPERTS], dict(how.extra)
     if canonical.states_active_body(runs):
         forms = [replace(form, of_models=True) for form in forms]
@@ -268,8 +264,7 @@ def compare_laws(
 ) -> list[HoldOut]:
     """Fit each form to the runs that `held_out` (n,) does not mark, and predict those that it marks.
 
-    `extra` are further inputs that hold for all runs; each form takes those that it has. Raises InputError for one that
-    none has, and where the mask leaves nothing on one side.
+    `extra` are further inputs that hold for all runs; each form takes those that it has.
     """
     given = dict(extra or {})
     check_names(forms, given)
@@ -283,8 +278,7 @@ def compare_laws(
 def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None = None) -> list[Prediction]:
     """What a law predicts of each run of a table, whose losses may be missing, with the 90% interval of a run.
 
-    `extra` are further inputs that hold for all runs. Raises InputError where a further input is missing and where the law
-    gives no finite loss.
+    `extra` are further inputs that hold for all runs. InputError where the law gives no finite loss.
     """
     arrays, _ = run_arrays(law.form, runs, dict(extra or {}))
     if MODEL_INPUTS[0] in law.form.extra_inputs:  # whose range is of its family's N and E
@@ -306,10 +300,7 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
 
 
 def errors_on(runs: RunTable, laws: Mapping[str, Law], extra: Mapping[str, float]) -> dict[str, float]:
-    """The error of ln L around the bias of each law on a table of runs, by name; without laws that cannot be asked.
-
-    A law that was fitted to the runs is close to them anyway.
-    """
+    """The error of ln L around the bias of each law on a table of runs, by name; without laws that cannot be asked."""
     found: dict[str, float] = {}
     for name, law in laws.items():
         with suppress(MoescaleError):

@@ -27,10 +27,8 @@ TEMPORARY = re.compile(r"\.moescale-[0-9a-f]{16}\.tmp")
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """Write `content` (text as UTF-8) so that a reader sees the old file or the new one, never a part; returns the path.
 
-    The bytes go to a temporary file in the same folder, are flushed to the disk, and take the place of `path`. A process
-    that is killed leaves `.moescale-*.tmp`, which the next write into that folder removes. A link is followed and stays a
-    link, a device or pipe is written to. Raises UnwrittenError for a missing folder, a folder in place of a file, missing
-    permission or a full disk.
+    A process that is killed leaves `.moescale-*.tmp`, which the next write into that folder removes. A link is followed
+    and stays a link, a device or pipe is written to. Raises UnwrittenError.
     """
     with explained(write_error, path) as name:
         try:
@@ -47,11 +45,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
 
 
 def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str] | None] = ()) -> None:
-    """Raise the UnwrittenError that writing `path` would meet, before the work whose result it shall hold; writes nothing.
-
-    It is refused as well where it is one of `inputs`, which the result would replace. What only shows in writing (a full
-    disk) is left to `write_atomically`.
-    """
+    """Raise the UnwrittenError that writing `path` would meet, or for one of `inputs`, before the work whose result it shall hold."""
     with explained(write_error, path) as name:
         mode = _mode_of_target(name)
         if mode is None or stat.S_ISREG(mode):
@@ -174,11 +168,7 @@ def _check_writable(place: str) -> None:
 
 
 def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> bytes:
-    """The bytes of a file of at most `limit_bytes`.
-
-    Raises InputError for a missing file (with the nearest names in that folder), a folder, missing permission, or a
-    larger file.
-    """
+    """The bytes of a file of at most `limit_bytes`; InputError for a larger one, and for one that cannot be read."""
     try:
         with explained(read_error, path) as name, Path(name).open("rb") as stream:
             # Not the limit at once: Python would ask the system for all of it.

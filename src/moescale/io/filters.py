@@ -54,22 +54,18 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
 
 
 def evaluate(expression: str, columns: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """The rows for which `expression` holds, one boolean a row of `columns`, which are 1-D and of one length; and which are decided.
+    """The rows for which `expression` holds, one boolean a row of `columns`, and which are decided.
 
-    Columns are numbers, booleans, or text (object or str arrays, compared with == and != only). A row whose answer depends
-    on a missing value (NaN, None) or an undefined number (division by zero, overflow) is False in both; `x != 0 and 1 / x > 2`
-    is decided for every x. Raises InputError for what is not in the language, for unknown columns, and for an expression
-    that is not boolean.
+    Columns, 1-D and of one length, are numbers, booleans, or text (object or str arrays, compared with == and != only).
+    A row whose answer depends on a missing value (NaN, None) or an undefined number (division by zero, overflow) is
+    False in both.
     """
     truth = _evaluated(expression, columns, "boolean")
     return truth == 1.0, truth != UNKNOWN
 
 
 def evaluate_numbers(expression: str, columns: Columns) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """The value of an arithmetic `expression` such as `step * batch_tokens`, one float64 a row, and where it is known.
-
-    Raises InputError as `evaluate`, and for an expression that is not a number.
-    """
+    """The value of an arithmetic `expression` such as `step * batch_tokens`, one float64 a row, and where it is known."""
     values = _evaluated(expression, columns, "number")
     return values, ~np.isnan(values)
 

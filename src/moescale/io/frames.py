@@ -66,10 +66,9 @@ _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Named columns of equal length as they were found: numbers, booleans, or objects (texts and None).
+    """Named columns of equal length as they were found: numbers, booleans, or objects (texts and None; all of a CSV).
 
-    Cells of a CSV or TSV are texts. `source` is the path or "frame"; `sha256` is of the file's bytes, None
-    for a frame.
+    `source` is the path or "frame"; `sha256` is of the file's bytes.
     """
 
     source: str
@@ -81,8 +80,7 @@ class Table:
 def read_table(source: Any) -> Table:
     """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content), or in a data frame.
 
-    A frame is anything that narwhals accepts (pandas, Polars, PyArrow ..), or a mapping of names to columns; a Table
-    stays as it is. Raises InputError for everything that is not a table with distinct column names.
+    A frame is anything that narwhals accepts (pandas, Polars, PyArrow ..), or a mapping of names to columns.
     """
     if isinstance(source, Table):
         return source
@@ -139,10 +137,7 @@ def _number(cell: str | None) -> float | None:
 
 
 def as_values(column: NDArray[Any]) -> NDArray[Any]:
-    """A column as float64 if every cell is a number or missing, as bool if every cell is true or false, else as text.
-
-    Text is an object array of str, with "" where a cell is missing.
-    """
+    """A column as float64 if every cell is a number or missing, as bool if all are true or false, else as text, "" where missing."""
     if column.dtype.kind == "b":
         return column
     numbers, texts = as_numbers(column)
@@ -242,10 +237,7 @@ def _without_comments(text: str) -> str:
 
 
 def _of_text(text: str, path: str, delimiter: str) -> _Columns:
-    """A CSV or TSV with every cell as text, so that a bad number can be quoted where it stands.
-
-    Data rows are counted from the line of column names on.
-    """
+    """A CSV or TSV with every cell as text, so that a bad number can be quoted where it stands, in rows below the names."""
     text = _without_comments(text)
     if not text or text.isspace():
         advice = "write the column names after them, in a line without #"

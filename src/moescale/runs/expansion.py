@@ -41,8 +41,9 @@ def layer_expansion(
 ) -> FloatArray:
     """X: FFN weights of all experts over those that one token meets, dense and shared ones in both; arguments broadcast.
 
-    `routed_share` of the layers have experts. The widths of an expert, of the shared experts of a layer together, and of the
-    FFN of a layer without experts (default: top_k experts) are in one unit, whichever. 1 where there is one expert.
+    `routed_share` of the layers have experts. The widths of an expert, of the shared experts of a layer together, and
+    of the FFN of a layer without experts (default: top_k experts) are in one unit, whichever. 1 where there is one
+    expert.
     """
     e, k, f, w, s = (np.asarray(v, dtype=float) for v in (experts, top_k, routed_share, expert_width, shared_width))
     met = np.minimum(k, e) * w
@@ -53,8 +54,8 @@ def layer_expansion(
 def expansion(experts: FloatArray, columns: Columns) -> FloatArray:
     """X of each run of a table, (n,): its column expansion, else by `layer_expansion` from what it states.
 
-    Experts that are no whole numbers are expansions themselves. Experts whose width no column states are copies of a dense
-    layer's FFN, which is then one expert wide.
+    Experts that are no whole numbers are expansions themselves; those whose width no column states are as wide as a
+    dense FFN.
     """
 
     def stated(name: str) -> FloatArray | None:
@@ -80,8 +81,9 @@ def expansion(experts: FloatArray, columns: Columns) -> FloatArray:
 def expert_shape(experts: FloatArray, columns: Columns) -> dict[str, FloatArray]:
     """Granularity and the share of shared experts of each run, (n,) each, as far as its columns tell; 1 and 0 of dense runs.
 
-    Granularity is 8 d_model^2 over the parameters of a routed expert. A width is in neurons where a column d_model says what a
-    neuron costs and no width is below NEURONS; else it is one of a dense FFN, `ffn_width` or 1, of granularity 1.
+    Granularity is 8 d_model^2 over the parameters of a routed expert. A width is in neurons where a column d_model says
+    what a neuron costs and no width is below NEURONS; else it is one of a dense FFN, `ffn_width` or 1, of granularity
+    1.
     """
     width, top_k, dense = (usable(columns, name, experts) for name in ("expert_width", "top_k", "ffn_width"))
     if width is None:
@@ -100,8 +102,8 @@ def expert_shape(experts: FloatArray, columns: Columns) -> dict[str, FloatArray]
 def active_body(n_params: FloatArray, experts: FloatArray, size_column: str, columns: Columns) -> FloatArray | None:
     """Parameters without embeddings that one token meets, (n,); None where a table does not tell.
 
-    The first of `BODY_COLUMNS`; else n_params_active beside a column that counts embeddings apart; else the active size less two tables of vocab_size rows, d_model or width wide: the column
-    n_params_active, or the sizes in use unless these count all experts.
+    The first of `BODY_COLUMNS`; else n_params_active beside a column of embeddings; else the active size (the column,
+    or the sizes in use unless these count all experts) less two tables of vocab_size rows, d_model or width wide.
     """
     named = {**columns, size_column: n_params}
     apart = ("n_params_active",) * (EMBEDDING_COLUMN in columns)

@@ -46,8 +46,8 @@ class RunTable:
     """Training runs as read-only columns of one length, float64.
 
     `n_params` is the size in the sense of `size_column`, `tokens` the training tokens, `experts` the experts of a layer
-    (1 for dense) or an expansion, `loss` in nats per token (NaN where it is not known). `row_numbers` are the 1-based data rows
-    of `source`, kept through filters; `columns` are all others (float64, bool, or object arrays of str).
+    (1 for dense) or an expansion, `loss` in nats per token (NaN where it is not known). `row_numbers` are the 1-based
+    data rows of `source`, kept through filters; `columns` are all others (float64, bool, or object arrays of str).
     """
 
     n_params: FloatArray
@@ -183,10 +183,10 @@ def read_runs(
 ) -> RunTable:
     """The training runs in a file (CSV, TSV, Parquet, JSON lines) or data frame, validated and filtered.
 
-    The size is `size_column`, by default the first of `SIZE_COLUMNS` that is there. Runs marked true in a `diverged` or `flagged`
-    column are left out. Only the rows that `where` keeps and the columns that are used are validated. Of these `last_point`
-    keeps the last of each run, and then `best_of` the best of each size, tokens and experts. Unless the table `needs_loss`,
-    losses may be missing. Raises InputError with file, row, column, value and next step.
+    The size is `size_column`, by default the first of `SIZE_COLUMNS` that is there. Runs marked true in a `diverged` or
+    `flagged` column are left out. Only the rows that `where` keeps and the columns that are used are validated. Of
+    these `last_point` keeps the last of each run, and then `best_of` the best of each size, tokens and experts. Unless
+    the table `needs_loss`, losses may be missing. Raises InputError with file, row, column, value and next step.
     """
     table = frames.read_table(source)
     warnings: list[str] = []
@@ -220,11 +220,7 @@ def read_runs(
 
 
 def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike[str]) -> Path:
-    """Write runs, or named columns, as CSV, TSV or Parquet (by suffix), whole or not at all; returns the path.
-
-    NaN and None become empty cells. Raises InputError for another suffix, columns of different length, or a path that
-    cannot be written.
-    """
+    """Write runs, or named columns, as CSV, TSV or Parquet (by suffix), whole or not at all; missing cells are empty."""
     name = os.fspath(path)
     columns = runs.to_columns() if isinstance(runs, RunTable) else {key: np.asarray(v) for key, v in runs.items()}
     shapes = {values.shape for values in columns.values()}

@@ -48,10 +48,7 @@ def option(name: str) -> str:
 
 
 def further_inputs(form: LawForm, given: Mapping[str, Real] | None, *, where: str | None = None) -> dict[str, Real]:
-    """Every further input of `form`: as given, else its default; each a number or an array.
-
-    Raises InputError for a name that the form does not have, a value out of range, and a missing one without a default.
-    """
+    """Every further input of `form`: as given, else its default; each a number or an array in its range."""
     values = dict(given or {})
     for name in values:
         if name not in form.extra_inputs:

@@ -40,10 +40,9 @@ def combine(
     fit_range: Mapping[str, Ends] | None = None,
     **about: Any,
 ) -> Law:
-    """The weighted ensemble of laws as one law whose N and E are those of `family`; weights are scaled to sum to 1.
+    """The weighted ensemble of laws as one law whose N and E are those of `family`; `about` are further fields of Law.
 
-    `fit_range` is by default that of the members. `about` are further fields of Law.
-    Raises InputError for no members, weights that are not positive, and a family whose law counts all experts.
+    Weights are scaled to sum to 1; `fit_range` is by default that of the members.
     """
     if not members or any(member.weight <= 0.0 for member in members):
         what = "an ensemble needs laws with positive weights"

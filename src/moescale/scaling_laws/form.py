@@ -19,9 +19,10 @@ MOST_TOGETHER = 12_000  # derivatives that are taken side by side: what more of 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The variables of a law at n points: natural logarithms of size and tokens, plain expert counts, and further ones by name, (n,).
+    """The variables of a law at n points: ln of size and tokens, plain expert counts, and further ones by name, (n,) each.
 
-    A formula in E is evaluated once for each of `experts_distinct`, of which there are few, and spread by `experts_index`.
+    A formula in E is evaluated once for each of `experts_distinct`, of which there are few, and spread by
+    `experts_index`.
     """
 
     ln_n: FloatArray
@@ -78,8 +79,9 @@ def below_losses(observed: Observed) -> Ends:
 class Parameter:
     """One parameter of a law: its public name, and how a search moves it.
 
-    What moves is its logarithm where `log`, else itself, or what `to_search` makes of the public parameters and `to_public` turns
-    back. It stays in `box`, by default AMPLITUDE or EXPONENT, and begins in `scan`; an amplitude of `parts` has none.
+    What moves is its logarithm where `log`, else itself, or what `to_search` makes of the public parameters and
+    `to_public` turns back. It stays in `box`, by default AMPLITUDE or EXPONENT, and begins in `scan`; an amplitude of
+    `parts` has none.
     """
 
     name: str
@@ -95,9 +97,10 @@ class Parameter:
 class LawForm:
     """A scaling law as a formula; coefficients live in `Law`.
 
-    A form that is linear in its amplitudes states `parts`: ln L = offset + ln sum_k exp(theta_k + ln column_k). Of the other
-    parameters, each (..., 1), and the inputs they give ln columns, one array (..., n) or number an amplitude but not all of them
-    numbers, and the offset. Another form states `ln_loss`. Both must take complex numbers, whose steps give all derivatives.
+    A form that is linear in its amplitudes states `parts`: ln L = offset + ln sum_k exp(theta_k + ln column_k). Of the
+    other parameters, each (..., 1), and the inputs they give ln columns, one array (..., n) or number an amplitude but
+    not all of them numbers, and the offset. Another form states `ln_loss`. Both must take complex numbers, whose steps
+    give all derivatives.
     """
 
     name: str

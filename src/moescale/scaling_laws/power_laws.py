@@ -27,10 +27,7 @@ VARIABLES: dict[str, Callable[[Inputs], FloatArray]] = {
 
 
 def power_law(*, parameters: tuple[Parameter, ...], terms: Mapping[str, Mapping[str, str]], **about: Any) -> LawForm:
-    """The form that is the sum of `terms`, each an amplitude over a product of powers; `about` are further fields of LawForm.
-
-    A term is the name of its amplitude, and the exponent's name of each variable in it, a name of VARIABLES.
-    """
+    """The form that is the sum of `terms`: by amplitude, the exponents of VARIABLES in it; `about` are further fields of LawForm."""
     scanned = [parameter.name for parameter in parameters if parameter.scan]
     powers = [terms[parameter.name] for parameter in parameters if not parameter.scan]
     used = {name for of_term in powers for name in of_term}

@@ -23,8 +23,9 @@ def import_runs(
 ) -> Imported:
     """The rows of a run table from the runs that a tracker holds in a folder, in a file, or under a URI.
 
-    `mapping` says where columns come from, as `--set COLUMN=EXPR`: a name, an expression over names, a number, or a 'text';
-    what it leaves open is guessed. Raises InputError for a source that holds no run, and where no run makes a row.
+    `mapping` says where columns come from, as `--set COLUMN=EXPR`: a name, an expression over names, a number, or a
+    'text'; what it leaves open is guessed. Raises InputError for a source that holds no run, and where no run makes a
+    row.
     """
     if tracker not in TRACKERS:
         raise unknown_name("tracker", tracker, TRACKERS)

@@ -38,7 +38,7 @@ def read_wandb(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]
 
 
 def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
-    """The rows of a table as runs, and warnings; raises InputError for what is no table, and for W&B's export of a chart.
+    """The rows of a table as runs, and warnings; InputError for what is no table, and for W&B's export of a chart.
 
     A cell may be a number with a unit (7B), a percentage (a share), or have its digits in groups.
     """

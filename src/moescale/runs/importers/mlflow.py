@@ -15,10 +15,7 @@ from moescale.runs.importers.tracked_run import Points, TrackedRun, Wanted, numb
 
 
 def read_mlflow(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
-    """The runs of a tracking URI, a database file, or a folder such as mlruns; no warnings.
-
-    Of `wanted` metrics the whole curve is read, of the others the last value. Raises InputError where there is no store, or no answer.
-    """
+    """The runs of a tracking URI, a database, or a folder such as mlruns, of metrics not `wanted` the last value; no warnings."""
     stated = source.removeprefix("sqlite:///").removeprefix("file://")
     if "://" in stated or source.startswith("databricks"):
         return _runs(source, source, wanted), []

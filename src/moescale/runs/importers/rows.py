@@ -44,10 +44,7 @@ class _LeftOutError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """The rows of a run table as columns, and how they came about.
-
-    `rules` states for each column how many runs took it from where; `left_out` holds (run, reason).
-    """
+    """The rows of a run table as columns, from where how many runs took each (`rules`), and (run, reason) of those left out."""
 
     columns: Mapping[str, NDArray[Any]]
     n_found: int
@@ -77,9 +74,8 @@ def rows_of(
 ) -> Imported:
     """The rows that `moescale.runs.table.read_runs` takes, one a run, with every other scalar as a further column.
 
-    What the mapping leaves open is guessed. Runs that did not end (unless `unfinished`), and runs that lack a size,
-    n_experts, tokens or a loss, are left out with the reason; a loss that ended as NaN or infinity is kept, marked
-    as diverged. Raises InputError where no run is left, and for names that no run has.
+    What the mapping leaves open is guessed. Runs that did not end (unless `unfinished`) or lack a column are left out
+    with the reason; a loss that ended as NaN or infinity is kept, marked as diverged. InputError where no run is left.
     """
     stated, logged = mapping or {}, Logged(runs)
     origins: dict[str, list[Origin]] = {}

@@ -21,9 +21,8 @@ _ENDED = {0: "", 1: FINISHED, 2: "failed", 3: "running"}  # hparams/api.proto, S
 def read_tensorboard(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     """The runs under a folder, one a folder that holds event files, and warnings about damaged ones.
 
-    A folder of hparams alone, or with a time as its name (as torch's add_hparams makes it), belongs to the one above it. Texts that
-    transformers' Trainer logs, its arguments and the model's config, are params too. Raises InputError where there is
-    no event file, and where TensorBoard is not installed.
+    A folder of hparams alone, or with a time as its name (as torch's add_hparams makes it), belongs to the one above
+    it. Texts that transformers' Trainer logs, its arguments and the model's config, are params too.
     """
     path = Path(source)
     warnings: list[str] = []

@@ -67,8 +67,8 @@ class Series(NamedTuple):
 class TrackedRun:
     """One run of a tracker, which its reader fills.
 
-    `where` tells a reader which run is meant, `state` is FINISHED, "" where the tracker does not say, or what it says instead,
-    and `config` the Hugging Face configuration of the model, where known.
+    `where` tells a reader which run is meant, `state` is FINISHED, "" where the tracker does not say, or what it says
+    instead, and `config` the Hugging Face configuration of the model, where known.
     """
 
     name: str
@@ -80,7 +80,7 @@ class TrackedRun:
 
     @cached_property
     def metrics(self) -> Mapping[str, Series]:
-        """The curve of each metric, of a step the last value, as after a restart; to be asked once all points are there."""
+        """The curve of each metric, of a step the last value, as after a restart; to be asked when all points are there."""
         curves: dict[str, Series] = {}
         for name, logged in ((name, logged) for name, logged in self.points.items() if logged):
             placed = dict(point for point in logged if not math.isnan(point[0]))
@@ -199,11 +199,7 @@ def existing(source: str) -> Path:
 
 
 def files_of(source: str, is_one: Callable[[Path], object], kind: str, advice: str) -> list[Path]:
-    """The files of a tracker: the source itself, or those in the folder and below it in order of their names.
-
-    Links are not followed. Raises InputError for a path that does not exist, where there is no such file, and for a folder
-    of more than MOST_FILES files.
-    """
+    """The files of a tracker: the source itself, or those in the folder and below it (not by links), sorted."""
     place = existing(source)
     if not place.is_dir():
         return [place]
