@@ -63,8 +63,7 @@ class RunArrays:
 
     def order(self) -> Rows:
         """The order of the runs, (n,), that their numbers alone decide."""
-        further = reversed(self.extra.values())
-        return np.lexsort((*further, self.loss, self.n_params, self.experts, self.tokens))
+        return np.lexsort((*reversed([*self.extra.values()]), self.loss, self.n_params, self.experts, self.tokens))
 
     def where(self, keep: NDArray[np.bool_ | np.intp]) -> RunArrays:
         """The runs that a boolean mask keeps, or those of these positions."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import ColumnError, InputError, nearest_names
+from moescale.errors import InputError, nearest_names
 from moescale.typing import FloatArray
 from moescale.units import parse_quantity
 
@@ -107,7 +107,7 @@ def _parsed(expression: str) -> tuple[ast.expr, dict[str, str]]:
             except InputError as error:
                 raise _error(expression, error.what, error.next_step) from error
         if kind == "text":
-            return f" {_text(piece[1:-1])!r} "
+            return f" {piece[1:-1]!r} "
         if word in ("true", "false"):
             return f" {word.capitalize()} "
         stand_in = f"_{len(names)}_"
@@ -132,10 +132,7 @@ def _parsed(expression: str) -> tuple[ast.expr, dict[str, str]]:
 def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
     """The number or truth of each row as a float."""
     tree, names = _parsed(expression)
-    lengths = {len(column) for column in columns.values()} or {0}
-    if len(lengths) > 1:
-        what = f"columns differ in length: {sorted(lengths)}"
-        raise ColumnError(what, next_step="give one value a row in each")
+    n_rows = len(next(iter(columns.values()), ()))
 
     def shown(node: ast.expr) -> str:
         """A part of the expression as its writer knows it."""
@@ -197,7 +194,7 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
     if kind != wanted:
         what = f"the expression is {_NAMED[kind]}, not {_NAMED[wanted]}"
         raise _error(expression, what, "add or remove a comparison")
-    return np.broadcast_to(values, np.broadcast_shapes(values.shape, (lengths.pop(),))).astype(np.float64)
+    return np.broadcast_to(values, np.broadcast_shapes(values.shape, (n_rows,))).astype(np.float64)
 
 
 def _column(expression: str, name: str, columns: Columns) -> Value:
@@ -207,12 +204,7 @@ def _column(expression: str, name: str, columns: Columns) -> Value:
     values = np.asarray(columns[name])
     if values.dtype.kind in "biuf":
         return "boolean" if values.dtype.kind == "b" else "number", values.astype(np.float64)
-    texts = [None if value is None else _text(str(value)) for value in values.tolist()]
-    return "text", np.array(texts, dtype=np.object_)
-
-
-def _text(given: str) -> str:
-    return given.encode("utf-8", "backslashreplace").decode()
+    return "text", np.array([None if value is None else str(value) for value in values.tolist()], dtype=np.object_)
 
 
 def _compared(operator: ast.cmpop, left: NDArray[Any], right: NDArray[Any]) -> FloatArray:

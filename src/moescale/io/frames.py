@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
@@ -28,17 +29,11 @@ from moescale.typing import BoolArray, FloatArray
 
 FILE_LIMIT_BYTES = 2 * 2**30
 TEXT_LIMIT_BYTES = 64 * 2**20  # of a text table: 16 MiB of the shortest cells take 1 GB and some seconds
-ROW_LIMIT = 20_000_000
-"""A row is one measured run or iteration; a compressed file that claims more is broken or hostile."""
-
-COLUMN_LIMIT = 10_000
-"""A run has some tens of columns, a tracker's export some hundreds; each costs time and memory of its own."""
-
+ROW_LIMIT = 20_000_000  # a compressed file that claims more is broken or hostile
+COLUMN_LIMIT = 10_000  # a run has some tens, a tracker's export some hundreds; each costs time and memory of its own
 CELL_BYTES = 32  # of a text in memory beyond its characters
 BATCH_ROWS = 1000  # that are unpacked before their size is looked at
-UNPACKED_BASE_BYTES = 2**26
-UNPACKED_RATIO = 50
-"""A Parquet file may unpack to the base and this multiple of its size; a few kilobytes that claim gigabytes are a bomb."""
+UNPACKED_BASE_BYTES, UNPACKED_RATIO = 2**26, 50  # a Parquet file may unpack to the base and this multiple of its size
 
 MISSING_TEXTS = (
     *("", "-", "--", "\u2013", "\u2014", "na", "n/a", "n.a.", "#n/a", "#n/a n/a", "#na", "<na>"),
@@ -192,12 +187,16 @@ def mixed_array(cells: list[Any]) -> NDArray[Any]:
     kinds = set(map(type, values)) - {type(None)}
     if kinds == {bool} and None not in values:
         return np.array(values)
-    try:
+    with suppress(OverflowError):  # an integer beyond float64
         if kinds <= {int, float}:
             return np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)
-    except OverflowError:  # an integer beyond float64
-        pass
     return np.array([None if value is None else _cell_text(value) for value in values], dtype=np.object_)
+
+
+def _scalar(cell: Any) -> Any:
+    value = cell.item() if isinstance(cell, np.generic) else cell
+    missing = type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
+    return None if missing else value
 
 
 def _cell_text(value: Any) -> str:
@@ -340,33 +339,28 @@ def _read_parquet(data: bytes, path: str) -> Any:
 
 
 def _of_mapping(frame: Mapping[Any, Any]) -> _Columns:
-    _check_names([str(name) for name in frame], FRAME)
     columns: _Columns = {}
     for name, values in frame.items():
         try:
             array = np.asarray(values)
-            fault = f"has {array.ndim} dimensions" if array.ndim != 1 else None
-        except ValueError:  # a nested list of unequal parts
-            array, fault = np.empty(0), "is not a plain list of values"
-        if fault is not None:
-            raise ColumnError(f"column {name!r} {fault}", where=FRAME, next_step="give 1-D columns")
+        except ValueError as error:  # a nested list of unequal parts
+            raise ColumnError(f"column {name!r} is not a plain list of values", where=FRAME) from error
+        if array.ndim != 1:
+            raise ColumnError(f"column {name!r} has {array.ndim} dimensions", where=FRAME)
         columns[str(name)] = array if array.dtype.kind in "biuf" else mixed_array(array.tolist())
+    _check_names([*columns], FRAME)
     return columns
 
 
 def _of_frame(frame: Any, source: str) -> _Columns:
     import narwhals as nw
 
-    # Frames that may repeat a name (PyArrow, pandas); a lazy one would compute its schema.
-    names: Any = getattr(frame, "column_names", None)
-    names = getattr(frame, "columns", None) if names is None and not hasattr(frame, "collect") else names
-    _check_names([] if names is None or callable(names) else [str(name) for name in names], source)
     try:
         eager: Any = nw.from_native(frame).lazy().collect()
         columns = {str(name): _of_column(eager.get_column(name)) for name in eager.columns}
     except Exception as error:  # each frame library has its own errors
         advice = f"give a path ({FORMATS}) or a pandas, Polars or PyArrow frame with text column names"
-        what = f"cannot read a table from {type(frame).__name__}: {first_line(error)}"
+        what = f"cannot read a table from {type(frame).__name__}: {' '.join(str(error).split())[:200]}"
         raise InputError(what, next_step=advice) from error
     _check_names([*columns], source)
     return columns
@@ -376,13 +370,6 @@ def _of_column(column: Any) -> NDArray[Any]:
     """A column of narwhals: numbers at one go where none is missing, all else cell by cell."""
     array = np.asarray(column.to_numpy() if column.dtype.is_float() or column.dtype.is_integer() else [""])
     return array if array.dtype.kind in "iuf" else mixed_array(column.to_list())
-
-
-def _scalar(cell: Any) -> Any:
-    if isinstance(cell, np.generic):
-        cell = cell.item()
-    missing = type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and isnan(cell))
-    return None if missing else cell
 
 
 # Refusals.

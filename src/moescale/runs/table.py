@@ -141,18 +141,18 @@ class RunTable:
             name, groups = found
             several = np.unique(groups[self.tokens != self.tokens[groups]])
             if several.size:
-                of_runs = f"{np.isin(groups, several).sum():,} rows are points of {_count(several.size, 'run')}"
-                why = "losses before the decay of the learning rate are too high; --last-point keeps the last point of each run"
-                notes.append(f"{of_runs} (column {name!r}): {why}")
+                what = f"{np.isin(groups, several).sum():,} rows are points of {_count(several.size, 'run')} (column {name!r})"
+                why = "losses before the decay of the learning rate are too high"
+                notes.append(f"{what}: {why}; --last-point keeps the last point of each run")
         repeats = np.delete(self.row_numbers, _least_of_each(self._of_one_model(), self.row_numbers))
         if repeats.size:
-            what = f"{_count(repeats.size, 'repeat')} of another run's size, tokens and experts; all are kept, and --best-of"
-            notes.append(f"{what} keeps the lowest loss of each ({rows_text(np.sort(repeats))})")
+            what = f"{_count(repeats.size, 'repeat')} of another run's size, tokens and experts; all are kept"
+            notes.append(f"{what}, and --best-of keeps the lowest loss of each ({rows_text(np.sort(repeats))})")
         return tuple(notes)
 
     def _of_one_model(self) -> Groups:
-        kinds: dict[str, str] = dict.fromkeys(MODEL_COLUMNS, "f") | dict.fromkeys(DATA_COLUMNS, "O")
-        others = [values for name, values in self.columns.items() if values.dtype.kind == kinds.get(name)]
+        kinds = {"f": MODEL_COLUMNS, "O": DATA_COLUMNS}
+        others = [values for name, values in self.columns.items() if name in kinds.get(values.dtype.kind, ())]
         return _grouped(zip(*(v.tolist() for v in (self.n_params, self.tokens, self.experts, *others)), strict=True))
 
     def _of_one_run(self) -> tuple[str, Groups] | None:
@@ -225,8 +225,7 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     columns = runs.to_columns() if isinstance(runs, RunTable) else {key: np.asarray(v) for key, v in runs.items()}
     shapes = {values.shape for values in columns.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 1:
-        what = f"columns to write differ in shape: {sorted(shapes)}"
-        raise ColumnError(what, where=name, next_step="give 1-D columns of one length")
+        raise ColumnError(f"columns to write differ in shape: {sorted(shapes)}", where=name)
     suffix, known = Path(name).suffix.lower(), (*frames.DELIMITERS, ".parquet")
     if suffix not in known:
         raise unknown_name("suffix to write", suffix, known, where=name)
@@ -382,9 +381,9 @@ def _count(number: int, noun: str) -> str:
 
 def _unit_warnings(runs: RunTable) -> list[str]:
     """Warnings of columns of which no value is plausible in the unit that a run table has: the rows stay as they are."""
-    plain = "if the unit is millions or billions, write plain numbers (7e9); otherwise every answer of the law is in that unit"
+    plain = "if the unit is millions or billions, write plain numbers (7e9)"
     found = [
-        f"column {name!r} reaches {values.max():g} at most: {plain}"
+        f"column {name!r} reaches {values.max():g} at most: {plain}; otherwise every answer of the law is in that unit"
         for name, values in ((runs.size_column, runs.n_params), (runs.tokens_column, runs.tokens))
         if values.max() < SMALLEST_PLAUSIBLE
     ]
