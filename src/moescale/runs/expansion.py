@@ -14,21 +14,17 @@ NEURONS = 32.0  # no published expert is narrower; a width below is a multiple o
 
 Columns = Mapping[str, NDArray[Any]]
 
+# Parameters that one token meets, embedding tables not counted, in the order of preference.
 BODY_COLUMNS = ("n_params_active_nonemb", "n_params_nonemb")
-"""Columns of parameters that one token meets, embedding tables not counted, in the order of preference."""
-
-EMBEDDING_COLUMN = "n_params_embedding"
-"""Column of the parameters of embedding tables: where it stands, as in tables of `moescale train`, no size counts them."""
-
+EMBEDDING_COLUMN = "n_params_embedding"  # where it stands, as in tables of `moescale train`, no size counts embeddings
 VOCABULARY_COLUMN = "vocab_size"
 WIDTH_COLUMNS = ("d_model", "width")
+# Smallest value of each column that describes a model; a column with another cell is not used.
 LEAST = dict.fromkeys(
     ("n_params_active", *BODY_COLUMNS, VOCABULARY_COLUMN, *WIDTH_COLUMNS, "expansion", "top_k", "moe_every"), 1.0
 ) | {"routing_frequency": 1e-6, "expert_width": 1e-6, "shared_width": 0.0, "ffn_width": 1e-6}
-"""Smallest value of each column that describes a model; a column with another cell is not used."""
-
+# Those that say nothing of a dense model, whose cells may be empty.
 OF_ROUTED = ("expansion", "top_k", "moe_every", "routing_frequency", "expert_width", "shared_width", "ffn_width")
-"""Columns that say nothing of a dense model, whose cells may be empty."""
 
 
 def layer_expansion(
@@ -58,23 +54,16 @@ def expansion(experts: FloatArray, columns: Columns) -> FloatArray:
     dense FFN.
     """
 
-    def stated(name: str) -> FloatArray | None:
-        values = usable(columns, name, experts)
-        return None if values is None else np.where(experts == 1.0, 1.0, values)
-
-    def either(name: str, default: Real) -> FloatArray:
-        values = stated(name)
-        return np.asarray(default, dtype=float) if values is None else values
-
-    if (given := stated("expansion")) is not None:
-        return given
+    usable_ones = ((name, usable(columns, name, experts)) for name in OF_ROUTED)
+    stated = {name: np.where(experts == 1.0, 1.0, values) for name, values in usable_ones if values is not None}
+    if "expansion" in stated:
+        return stated["expansion"]
     if (experts != np.floor(experts)).any():
         return experts
-    share = np.minimum(either("routing_frequency", 1.0 / either("moe_every", 1.0)), 1.0)
-    width, dense = either("expert_width", 1.0), stated("ffn_width")
-    if dense is None and stated("expert_width") is None:
-        dense = width
-    found = layer_expansion(experts, either("top_k", 1.0), share, width, either("shared_width", 0.0), dense)
+    share = np.minimum(stated.get("routing_frequency", 1.0 / stated.get("moe_every", np.ones(1))), 1.0)
+    width = stated.get("expert_width", 1.0)
+    dense = stated.get("ffn_width", None if "expert_width" in stated else 1.0)
+    found = layer_expansion(experts, stated.get("top_k", 1.0), share, width, stated.get("shared_width", 0.0), dense)
     return np.broadcast_to(found, experts.shape)
 
 
@@ -88,8 +77,7 @@ def expert_shape(experts: FloatArray, columns: Columns) -> dict[str, FloatArray]
     width, top_k, dense = (usable(columns, name, experts) for name in ("expert_width", "top_k", "ffn_width"))
     if width is None:
         return {}
-    model = _first(WIDTH_COLUMNS, columns, experts)
-    routed = experts > 1.0
+    routed, model = experts > 1.0, _first(WIDTH_COLUMNS, columns, experts)
     if model is not None and (width[routed] >= NEURONS).all():
         dense = 8.0 / 3.0 * model
     found = {"granularity": np.where(routed, (1.0 if dense is None else dense) / width, 1.0)}

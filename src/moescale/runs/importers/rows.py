@@ -55,7 +55,7 @@ class Imported:
     @property
     def n_runs(self) -> int:
         """Rows of the table."""
-        return len(next(iter(self.columns.values()))) if self.columns else 0
+        return len(self.columns[SOURCE_COLUMN])
 
     def to_dict(self) -> dict[str, Any]:
         """What the command prints as JSON."""
@@ -85,9 +85,8 @@ def rows_of(
             origins[column] = [_stated(logged, column, stated[column], source)]
         elif not (column in SIZE_COLUMNS and any(size in stated for size in SIZE_COLUMNS)):
             origins[column], meant = guesses.guess(logged, column)
-            unknown_loss = column == LOSS_COLUMN and not (origins[column] or meant)
-            if unknown_loss and (refused := guesses.other_unit(logged.names)):
-                raise refused.at(source)
+            if column == LOSS_COLUMN and not (origins[column] or meant):
+                guesses.refuse_other_unit(logged.names, source)
             if meant:
                 names = " and ".join(map(repr, meant[:_MOST_STATED]))
                 unclear[column] = f"{names} may be meant, and their values differ"
@@ -105,10 +104,8 @@ def rows_of(
         else:
             rows.append(row)
             used.update(taken)
-    notes = [*warnings]
-    for column, why in unclear.items():
-        if not any(column in row for row in rows):
-            notes.append(f"{column} is left out: {why}; --set {column}=EXPR chooses")
+    absent = [column for column in unclear if not any(column in row for row in rows)]
+    notes = [*warnings, *(f"{column} is left out: {unclear[column]}; --set {column}=EXPR chooses" for column in absent)]
     rows = _one_size(rows, left_out, notes)
     if not rows:
         what = f"none of {len(runs)} runs gives a row: {_reasons(left_out)}" if runs else "there is no run in it"
@@ -120,7 +117,7 @@ def rows_of(
 
 def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
     counted = Counter(reason for _, reason in left_out).most_common()
-    first = dict(reversed([(reason, run) for run, reason in left_out]))
+    first = {reason: run for run, reason in reversed(left_out)}
     told = [f"{first[reason]}{f' and {n - 1} more' if n > 1 else ''}: {reason}" for reason, n in counted[:3]]
     return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
 
@@ -148,9 +145,10 @@ def _stated(logged: Logged, column: str, rule: str, source: str) -> Origin:
     if rule[0] in "\"'" and rule[-1] == rule[0] and len(rule) > 2:
         constant = rule[1:-1]
     elif name in logged.names:
-        if column == LOSS_COLUMN and (refused := guesses.other_unit([name])) is not None:
-            raise refused.at(where)
-        return logged.loss(name) if column == LOSS_COLUMN else logged.named(name)
+        if column != LOSS_COLUMN:
+            return logged.named(name)
+        guesses.refuse_other_unit([name], where)
+        return logged.loss(name)
     elif not isinstance(constant, bool | float):
         expression = _DOTTED.sub(lambda found: f"`{found[0].strip('`')}`", rule)
         try:
@@ -262,9 +260,9 @@ def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
-    names = dict.fromkeys(name for name in _FIRST if any(name in row for row in rows))
-    names |= dict.fromkeys(sorted({name for row in rows for name in row} - {*names, SOURCE_COLUMN}))
-    cells = {name: [row.get(name) for row in rows] for name in (*names, SOURCE_COLUMN)}
+    every = {name for row in rows for name in row}
+    names = [*(name for name in _FIRST if name in every), *sorted(every - {*_FIRST, SOURCE_COLUMN}), SOURCE_COLUMN]
+    cells = {name: [row.get(name) for row in rows] for name in names}
     return {
         name: np.array([bool(v) for v in values]) if name in DIVERGED_COLUMNS else frames.mixed_array(values)
         for name, values in cells.items()
