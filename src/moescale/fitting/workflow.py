@@ -76,8 +76,8 @@ class FittedLaw:
     @property
     def held_out_error(self) -> float | None:
         """The mean error of the forms on inner hold-outs, by their weights; None where none was held out."""
-        kept = [(each.weight, each.score) for each in self.chosen if each.weight > 0.0]
-        return sum(w * s for w, s in kept if s is not None) if all(s is not None for _, s in kept) and kept else None
+        scored = [each.weight * each.score for each in self.chosen if each.score is not None]
+        return sum(scored) if scored else None
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
@@ -125,7 +125,10 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
         return _fit_auto(runs, how, family, remarks, report)
     arrays, notes = run_arrays(form, runs, how.extra, family)
     found = fit_arrays(form, arrays, starts=how.starts, progress=report)
-    draws = _bootstrap(found, arrays, how, how.bootstrap, progress=report) if how.bootstrap else None
+    draws = None
+    if how.bootstrap:
+        sample = inputs_of(form, arrays), np.log(arrays.loss)
+        draws = bootstrap(found, *sample, how.bootstrap, how.seed, progress=report)
     remarks += table_remarks(form, residuals(found, arrays), runs)
     counted = canonical.law_family(form, family)
     of_active = canonical.has_active_column(runs) and counted.n_counts == "dense" and np.any(runs.experts > 1.0)
@@ -178,11 +181,6 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, score),))
 
 
-def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **more: Any) -> FloatArray:
-    given = (found, inputs_of(found.form, arrays), np.log(arrays.loss), count, how.seed)
-    return bootstrap(*given, **more)
-
-
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
     family, measured = canonical.with_vocabulary_of(family, runs), runs.loss
     ln_loss, unit = canonical.without_unit(measured)
@@ -204,7 +202,8 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         found, weight = fits[i], choice.weights[i]
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
-        draws = canonical.in_unit(found.form, _bootstrap(found, arrays[i], how, wanted, quick=True), unit)
+        sample = inputs_of(found.form, arrays[i]), np.log(arrays[i].loss)
+        draws = canonical.in_unit(found.form, bootstrap(found, *sample, wanted, how.seed, quick=True), unit)
         found = replace(found, theta=canonical.in_unit(found.form, found.theta, unit))  # errors, of ln L, stay
         of_member: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
         members.append(Member(fitted_law(found, canonical.law_family(found.form, family), **of_member), weight))

@@ -35,26 +35,23 @@ CELL_BYTES = 32  # of a text in memory beyond its characters
 BATCH_ROWS = 1000  # that are unpacked before their size is looked at
 UNPACKED_BASE_BYTES, UNPACKED_RATIO = 2**26, 50  # a Parquet file may unpack to the base and this multiple of its size
 
+# Cells of a text file that mean "no value", in lower case: those of pandas.read_csv (na_values), of spreadsheets, dashes.
 MISSING_TEXTS = (
     *("", "-", "--", "\u2013", "\u2014", "na", "n/a", "n.a.", "#n/a", "#n/a n/a", "#na", "<na>"),
     *("nan", "-nan", "null", "none"),
 )
-"""Cells of a text file that mean "no value", in lower case: those of pandas.read_csv (na_values), of spreadsheets, dashes."""
-
 FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
+# What a suffix says of a file: parquet, json, or the delimiter of a text table.
 _KINDS = {
     **{**DELIMITERS, ".tab": "\t", ".parquet": "parquet", ".pq": "parquet"},
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
 }
-"""What a suffix says of a file: parquet, json, or the delimiter of a text table."""
-
+# Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before
+# them the line by which Excel states the delimiter.
 _COMMENTS = re.compile(r'\ufeff?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
-"""Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before them
-the line by which Excel states the delimiter."""
-
 _WORD = re.compile(r"[\w.+-]+")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity))\Z", re.ASCII)
 
@@ -108,9 +105,6 @@ def _table(columns: Mapping[str, NDArray[Any]], source: str, sha256: str | None 
         raise ColumnError(what, where=source, next_step="give one value a row")
     refuse_beyond("rows", n_rows := lengths.pop(), ROW_LIMIT, source, "give one row a run")
     return Table(source, columns, n_rows, sha256)
-
-
-# Columns as arrays.
 
 
 def as_numbers(column: NDArray[Any]) -> tuple[FloatArray, BoolArray]:
@@ -207,8 +201,6 @@ def _cell_text(value: Any) -> str:
     return as_text(text).encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text
 
 
-# Text.
-
 _Columns = dict[str, NDArray[Any]]
 
 
@@ -295,9 +287,6 @@ def _of_json(text: str, path: str) -> _Columns:
     return {name: mixed_array([record.get(name) for record in rows]) for name in names}
 
 
-# Parquet and data frames.
-
-
 def require_arrow(where: str) -> None:
     """Raise InputError where pyarrow, which reads and writes Parquet, is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
@@ -370,9 +359,6 @@ def _of_column(column: Any) -> NDArray[Any]:
     """A column of narwhals: numbers at one go where none is missing, all else cell by cell."""
     array = np.asarray(column.to_numpy() if column.dtype.is_float() or column.dtype.is_integer() else [""])
     return array if array.dtype.kind in "iuf" else mixed_array(column.to_list())
-
-
-# Refusals.
 
 
 def refuse_beyond(noun: str, count: int, most: int, where: str, advice: str) -> None:

@@ -23,12 +23,10 @@ SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the
 EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
 ARRAYS = ("n_params", "tokens", "experts", "loss", "row_numbers")  # of a RunTable, beside its columns
 DIVERGED_COLUMNS = ("diverged", "flagged")  # columns that mark runs which are not to be used
-RUN_COLUMNS = ("run_id", "run", "run_name", "name")
-"""Columns that may name the run that a row is a point of, in the order of preference."""
-
+RUN_COLUMNS = ("run_id", "run", "run_name", "name")  # may name the run that a row is a point of; the first comes first
+# Numbers and texts that make two runs of one size, tokens and experts differ by more than their settings.
 MODEL_COLUMNS = ("unique_tokens", "granularity", "sparsity", "expansion", "top_k", "expert_width", "shared_width")
 DATA_COLUMNS = ("dataset", "data", "train", "corpus", "source", "tokenizer")
-"""Numbers and texts that make two runs of one size, tokens and experts differ by more than their settings."""
 
 SMALLEST_PLAUSIBLE = 1e5  # parameters, or tokens: whole sweeps of less are numbers in millions or billions
 LOWEST_PLAUSIBLE_LOSS = 1.3  # nats a token, of the worst run of a table; bits a byte lie below
@@ -37,8 +35,7 @@ HIGHEST_PLAUSIBLE_LOSS = 12.5  # ln of a vocabulary of 2^18: a guess is no worse
 UNDECIDED = "a missing value or a division by zero leaves the filter undecided"
 Rows = NDArray[np.int64]
 Groups = NDArray[np.intp]  # (n,): the first of the rows that belong together with each row
-Cells = tuple[NDArray[Any], BoolArray]
-"""The values of a column, (n,), and which of them are no numbers though they should be."""
+Cells = tuple[NDArray[Any], BoolArray]  # values of a column, (n,), and which are no numbers though they should be
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,9 +246,6 @@ def _parquet(columns: Mapping[str, NDArray[Any]], where: str) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-# Columns and rows that are used.
-
-
 _ADVICE = {
     "size": "name it with --size-column (size_column=)",
     "experts": "name it with --experts-column (experts_column=), or add a column n_experts, 1 for dense models",
@@ -364,9 +358,6 @@ def _cell(table: frames.Table, name: str, row: int) -> str:
 
 def _at(table: frames.Table, row: int, column: str) -> str:
     return f"{table.source}, data row {row}, column {column!r}"
-
-
-# What is said of rows, and which belong together.
 
 
 def rows_text(rows: Rows) -> str:

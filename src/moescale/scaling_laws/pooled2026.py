@@ -65,7 +65,9 @@ def _named(theta: FloatArray) -> dict[str, FloatArray]:
     return {parameter.name: theta[..., j, None] for j, parameter in enumerate(PARAMETERS)}
 
 
-def _ln_multiplier(t: dict[str, FloatArray], x: Inputs) -> FloatArray:
+def ln_multiplier(theta: FloatArray, x: Inputs) -> FloatArray:
+    """ln of the dense body that an MoE's body is worth, over it, (..., n): 0 where X = 1."""
+    t = _named(theta)
     start = 1.0 + 0.5 * np.exp(t["ln_E_start"])
     most = start + 300.0 * np.exp(t["ln_E_max"])
     # Of each expansion once: there are few.
@@ -78,18 +80,13 @@ def _ln_multiplier(t: dict[str, FloatArray], x: Inputs) -> FloatArray:
     return h * ln_x[..., at] / (1.0 + late) + beyond[..., at]
 
 
-def ln_multiplier(theta: FloatArray, x: Inputs) -> FloatArray:
-    """ln of the dense body that an MoE's body is worth, over it, (..., n): 0 where X = 1."""
-    return _ln_multiplier(_named(theta), x)
-
-
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
     t = _named(theta)
     ln_d, unique = x.ln_d, x.extra["unique_tokens"]
     if np.isfinite(unique).any():  # repeated tokens are worth fewer
         ln_d = saturated(ln_d, np.log(unique), np.log(15.0) + t["ln_R_D"])
-    ln_body = x.ln_n + _ln_multiplier(t, x)
+    ln_body = x.ln_n + ln_multiplier(theta, x)
     k, tau, f = np.exp(t["ln_kappa"]), _sigmoid(t["logit_tau"]), _sigmoid(t["logit_f"])
     more = np.log1p(1e7 * np.exp(t["ln_N_0"] - ln_body))
     size = tau * np.exp(-np.exp(t["ln_alpha"]) / k * (ln_body + more - LN_N))

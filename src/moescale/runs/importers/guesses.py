@@ -36,6 +36,7 @@ def _synonyms() -> tuple[re.Pattern[str], Mapping[str, str]]:
     return re.compile(rf"(?:(?<=_)|^)(?:{longest_first})(?=_|$)"), stands_for
 
 
+EXPERT_WORDS = re.compile("expert|moe", re.IGNORECASE)  # in a name of a run that is not dense
 _UNIT = re.compile(
     r"(?:(.+?)_)?(?:in_)?(k|m|b|g|t|thousands?|millions?|mn|billions?|bn|trillions?|1e\d{1,2}|10_\d{1,2})(_tokens|_params)?"
 )
@@ -55,8 +56,8 @@ def plain(name: str) -> str:
 
 def _stems(text: str, column: str) -> Iterator[tuple[str, str]]:
     """A plain name, and without the unit that it ends in, that unit's factor beside it; each also without n or count."""
-    units = _UNIT.fullmatch(text) if column in _COUNTS else None
     stems = [(text, "")]
+    units = _UNIT.fullmatch(text) if column in _COUNTS else None
     if units is not None and (units[1] or units[3]):
         start, factor = next(pair for pair in _FACTORS.items() if units[2].startswith(pair[0]))
         stem = "_".join(filter(None, (units[1], (units[3] or "")[1:])))
@@ -183,9 +184,9 @@ def guess(logged: Logged, column: str) -> tuple[list[Origin], tuple[str, ...]]:
         origins.append(Origin(SHAPE, [run.sizes.get(column) for run in runs]))
     origins += [origin for origin in guessed if origin.text != repr(column)]
     if column == EXPERTS_COLUMN and not found.unclear:
-        origins.append(Origin(DENSE, [None if _mentions_experts(run) else 1.0 for run in runs]))
+        origins.append(
+            Origin(
+                DENSE, [None if EXPERT_WORDS.search("\n".join((*run.params, *run.metrics))) else 1.0 for run in runs]
+            )
+        )
     return origins, found.unclear
-
-
-def _mentions_experts(run: TrackedRun) -> bool:
-    return any(word in name.lower() for name in (*run.params, *run.metrics) for word in ("expert", "moe"))

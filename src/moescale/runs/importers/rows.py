@@ -173,9 +173,6 @@ def _listed(names: Iterable[str]) -> str:
     return (", ".join(all_names[:_MOST_STATED]) or "nothing") + more
 
 
-# One run.
-
-
 def _row(
     run: TrackedRun, number: int, origins: Mapping[str, Sequence[Origin]], unclear: Mapping[str, str], unfinished: bool
 ) -> tuple[Row, list[tuple[str, str]]]:
@@ -232,9 +229,6 @@ def _why_lacking(run: TrackedRun, column: str, origins: Sequence[Origin], unclea
 
 def _positive(value: Scalar | None) -> bool:
     return isinstance(value, float) and 0 < value < math.inf
-
-
-# All rows.
 
 
 def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:

@@ -30,17 +30,12 @@ STEP = "step"  # in an expression: the step at which the loss was taken
 
 # The names under which libraries log the optimiser's step; W&B's own _step counts calls of log.
 STEPS = ("train/global_step", "trainer/global_step", "global_step", "step", "iteration", "iter", "_step")
-
 _KIND = re.compile(r"(?:config|summary|params|metrics|hparams)[./]")  # how exports of trackers begin a name
-
 MOST_FILES = 100_000  # that a folder is searched for
 
 Scalar = float | bool | str
-Points = dict[str, list[tuple[float, float]]]
-"""(step, value) pairs of each metric, in the order they were logged; NaN where no step is known."""
-
-Wanted = Callable[[str], bool]
-"""Whether the whole curve of a metric may be asked for; a reader for which curves cost nothing gives them all."""
+Points = dict[str, list[tuple[float, float]]]  # (step, value) of each metric as logged; NaN where no step is known
+Wanted = Callable[[str], bool]  # whether a metric's whole curve may be asked for; where it costs nothing it is given
 
 
 def bare(name: str) -> str:
