@@ -213,19 +213,12 @@ class EnsembleForm(LawForm):
     def _sums(
         self, values: Callable[[_Part, FloatArray, Inputs], FloatArray], count: int, theta: FloatArray, x: Inputs
     ) -> FloatArray:
-        """sum_k w_k value_k, (count, ..., n), where a draw that gives a member no weight does not evaluate it."""
+        """sum_k w_k value_k, (count, ..., n), without members that have no weight."""
         shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
         out = np.zeros((count, *shape), theta.dtype)  # of complex steps too
         for part in self.members:
-            weight, own = theta[..., part.weight, None], theta[..., part.columns]
-            if weight.all() or (weight.any() and theta.ndim != 2):
-                out += weight * values(part, own, x)
-            elif weight.any():
-                rows = np.flatnonzero(weight)
-                # Values (..., k, n) of all draws are cut to those of these rows; values that all draws share stay.
-                wide = {n: v for n in ("ln_n", "ln_d") if (v := getattr(x, n)).ndim > 1 and v.shape[-2] == len(theta)}
-                some = replace(x, **{name: each[..., rows, :] for name, each in wide.items()})
-                out[..., rows, :] += weight[rows] * values(part, own[rows], some)
+            if (weight := theta[..., part.weight, None]).any():
+                out += weight * values(part, theta[..., part.columns], x)
         return out
 
 
