@@ -411,7 +411,7 @@ def test_centred_at_one_parameter_is_the_published_law() -> None:
 def test_only_the_centred_interaction_is_free_of_the_unit_of_size(unit: float) -> None:
     """Counting N in other units changes A and N0 of the centred law; no A and d make up for it in the published one."""
     form, x = yun2024.CENTRED, points()
-    other = Inputs(x.ln_n - np.log(unit), x.ln_d, x.experts, x.experts_distinct, x.experts_index)
+    other = Inputs(x.ln_n - np.log(unit), x.ln_d, x.experts)
     public = POINT.copy()
     public[yun2024.A] /= unit ** public[yun2024.ALPHA]
     public[yun2024.CENTRE] /= unit

@@ -116,8 +116,8 @@ def factorised(problem: Problem) -> Evaluate:
     x, ln_loss = problem.x, problem.ln_loss[:, None]
     ln_n, n_of = np.unique(x.ln_n, return_inverse=True)
     ln_d, d_of = np.unique(x.ln_d, return_inverse=True)
-    e_of, distinct = x.experts_index, make_inputs(1.0, 1.0, x.experts_distinct)
-    of_count = (e_of == np.arange(x.experts_distinct.size)[:, None]).astype(float)  # (counts, n)
+    experts, e_of = np.unique(x.experts, return_inverse=True)
+    distinct, of_count = make_inputs(1.0, 1.0, experts), (x.experts == experts[:, None]).astype(float)  # (counts, n)
     by_size = np.stack((np.ones_like(x.ln_n), -x.ln_n))
     by_data = np.stack((np.ones_like(x.ln_d), -x.ln_d))
 

@@ -21,7 +21,7 @@ from moescale.errors import InputError
 from moescale.models.coordinates import body_elasticity, expansion, experts_at, in_family, model_of, same_variables
 from moescale.models.family import ModelFamily, elasticity, law_size
 from moescale.scaling_laws.covariates import known_to
-from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, stacked, with_experts
+from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, stacked
 from moescale.scaling_laws.law import ABOUT, Law, Member
 from moescale.typing import FloatArray
 
@@ -106,7 +106,7 @@ class _Part:
         e = experts_at(own, _stated(x, "expansion", expansion(self.family, x.experts)))
         if form.implied_inputs:
             extra = {**form.implied_inputs(e, own.top_k), **extra}
-        return with_experts(self.ln_size(x), x.ln_d, e, extra)
+        return Inputs(self.ln_size(x), x.ln_d, e, extra)
 
     def ln_size(self, x: Inputs) -> FloatArray:
         """ln N as the member's law counts it."""

@@ -19,28 +19,17 @@ MOST_TOGETHER = 12_000  # derivatives that are taken side by side: what more of 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The variables of a law at n points: ln of size and tokens, plain expert counts, and further ones by name, (n,) each.
-
-    A formula in E is evaluated once for each of `experts_distinct`, of which there are few, and spread by
-    `experts_index`.
-    """
+    """The variables of a law at n points: ln of size and tokens, plain expert counts, and further ones by name, (n,) each."""
 
     ln_n: FloatArray
     ln_d: FloatArray
     experts: FloatArray
-    experts_distinct: FloatArray
-    experts_index: np.typing.NDArray[np.intp]
     extra: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
 
     def rows(self, chosen: np.typing.NDArray[np.intp]) -> Inputs:
         """The inputs at the chosen points only."""
         extra = {name: values[chosen] for name, values in self.extra.items()}
-        return with_experts(self.ln_n[chosen], self.ln_d[chosen], self.experts[chosen], extra)
-
-
-def with_experts(ln_n: FloatArray, ln_d: FloatArray, experts: FloatArray, extra: Mapping[str, FloatArray]) -> Inputs:
-    """Inputs whose expert counts (n,) are factored here."""
-    return Inputs(ln_n, ln_d, experts, *np.unique(experts, return_inverse=True), extra)
+        return Inputs(self.ln_n[chosen], self.ln_d[chosen], self.experts[chosen], extra)
 
 
 def make_inputs(n_params: Real, tokens: Real, experts: Real, extra: Mapping[str, Real] | None = None) -> Inputs:
@@ -48,7 +37,7 @@ def make_inputs(n_params: Real, tokens: Real, experts: Real, extra: Mapping[str,
     further = dict(extra or {})
     given = (np.asarray(values, dtype=float) for values in (n_params, tokens, experts, *further.values()))
     n, d, e, *rest = (values.ravel() for values in np.broadcast_arrays(*given))
-    return with_experts(np.log(n), np.log(d), e, dict(zip(further, rest, strict=True)))
+    return Inputs(np.log(n), np.log(d), e, dict(zip(further, rest, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,14 +70,12 @@ def ln_multiplier(theta: FloatArray, x: Inputs) -> FloatArray:
     t = _named(theta)
     start = 1.0 + 0.5 * np.exp(t["ln_E_start"])
     most = start + 300.0 * np.exp(t["ln_E_max"])
-    # Of each expansion once: there are few.
-    each, at = x.experts_distinct, x.experts_index
-    ln_x = np.log(effective_experts(np.log(start), np.log(most), each) / start)
-    beyond = t["w_x"] * _above(np.log(each) - t["ln_X_runs"])
+    ln_x = np.log(effective_experts(np.log(start), np.log(most), x.experts) / start)
+    beyond = t["w_x"] * _above(np.log(x.experts) - t["ln_X_runs"])
     grain = np.log(np.clip(x.extra["granularity"], 1.0 / MOST_GRANULAR, MOST_GRANULAR))
     h = _sigmoid(t["a"] + t["nu"] * (x.ln_n - LN_N) + t["g"] * grain + t["s"] * x.extra["shared_ffn"])
     late = 10.0 * np.exp(t["ln_R"]) * np.exp(x.ln_n - x.ln_d)  # draws often share N and D
-    return h * ln_x[..., at] / (1.0 + late) + beyond[..., at]
+    return h * ln_x / (1.0 + late) + beyond
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
