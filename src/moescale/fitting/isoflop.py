@@ -121,8 +121,6 @@ def isoflop(runs: RunTable, *, tolerance: float = TOLERANCE) -> IsoFlop:
     in ln N, so sizes far from the optimum displace the minimum, and sizes whose place around it drifts with the budget
     bias the exponent; no interval knows of it.
     """
-    if not 0 <= tolerance < 1:
-        raise InputError(f"a tolerance of {tolerance!r}", nearest="0 to 1", next_step=f"for example {TOLERANCE}")
     if not all((np.isfinite(v) & (v > 0)).all() for v in (runs.n_params, runs.tokens, runs.loss)):
         what = "a size, token count, loss or FLOPs is missing or not positive"
         raise InputError(what, next_step="give one number a run")

@@ -62,10 +62,6 @@ class Problem:
         """ln Lhat - ln L of each run, (..., n)."""
         return self.form.log_loss(theta, self.x) - self.ln_loss
 
-    def value(self, theta: FloatArray) -> FloatArray:
-        """The objective at each theta, (...)."""
-        return huber(self.residual(theta)).sum(axis=-1)
-
     def clipped(self, theta: FloatArray) -> FloatArray:
         """Each theta moved into the box."""
         return np.clip(theta, self.box[:, 0], self.box[:, 1])
@@ -85,25 +81,23 @@ def scan(problem: Problem, count: int) -> tuple[FloatArray, FloatArray]:
     if form.parts:
         return project(problem, points)
     theta = problem.clipped(points)
-    return theta, np.concatenate([problem.value(theta[part]) for part in _chunks(problem, count)])
+    return theta, np.concatenate([huber(problem.residual(theta[p])).sum(-1) for p in _chunks(problem, count)])
 
 
 def project(problem: Problem, points: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The best amplitudes at given shape parameters (k, s): theta (k, p) in the box, and the objective (k,)."""
     form = problem.form
     theta, values = np.empty((len(points), len(form.parameters))), np.empty(len(points))
+    theta[:, form.shape] = points
     for rows in _chunks(problem, len(points)):
-        some = points[rows]
         # Relative residuals: (sum_k a_k phi_k) / L - 1 is close to the residual of the logarithm.
-        columns = form.basis(some, problem.x) * np.exp(-problem.ln_loss)[:, None]
+        columns = form.basis(points[rows], problem.x) * np.exp(-problem.ln_loss)[:, None]
         norm = np.sqrt((columns**2).mean(axis=-2)) + 1e-300
         scaled = columns / norm[:, None, :]
         gram = np.swapaxes(scaled, 1, 2) @ scaled
         amplitudes = _nonnegative_least_squares(gram, scaled.sum(axis=1)) / norm
-        block = np.empty((len(some), theta.shape[1]))
-        block[:, form.shape] = some
-        block[:, form.amplitudes] = np.log(np.maximum(amplitudes, 1e-30))
-        theta[rows] = problem.clipped(block)
+        theta[rows, form.amplitudes] = np.log(np.maximum(amplitudes, 1e-30))
+        theta[rows] = problem.clipped(theta[rows])
         predicted = columns @ np.exp(theta[rows][:, form.amplitudes])[..., None]  # over the measured loss
         values[rows] = huber(np.log(predicted[..., 0])).sum(axis=-1)
     return theta, values
@@ -220,8 +214,7 @@ def _damped_step(
 ) -> FloatArray:
     """The step of k searches, (k, p), whose `fixed` coordinates move by `given`, the others by the damped solution."""
     free = ~fixed
-    reduced = np.where(free[:, :, None] & free[:, None, :], squares, 0.0) + damping[:, None, None] * np.eye(
-        free.shape[1]
-    )
+    reduced = np.where(free[:, :, None] & free[:, None, :], squares, 0.0)
+    reduced += damping[:, None, None] * np.eye(free.shape[1])
     pull = np.where(free, gradient + (squares @ given[..., None])[..., 0], 0.0)
     return np.where(free, -np.linalg.solve(reduced, pull[..., None])[..., 0], given)
