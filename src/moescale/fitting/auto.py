@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moescale.fitting.canonical import RunArrays, inputs_of
-from moescale.fitting.fit import Fit, Search, fit_range, robust_spread
-from moescale.fitting.holdout import residuals
+from moescale.fitting.fit import Fit, Search, fit_range, residuals, robust_spread
 from moescale.fitting.search import Problem, polish, scan
 from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import ModelFamily, n_total

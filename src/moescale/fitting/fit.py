@@ -191,6 +191,12 @@ def _polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[Fl
     return candidates, reached
 
 
+def residuals(found: Fit, runs: RunArrays) -> FloatArray:
+    """ln(predicted / measured) of each run, (n,)."""
+    x = inputs_of(found.form, runs)
+    return found.form.log_loss(found.theta, x) - np.log(runs.loss)
+
+
 def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, notes: list[str]) -> Fit:
     """The Fit record of the best of the ends (k, p): errors, bounds that it touches, parameters that are not identified."""
     form, best = problem.form, int(np.argmin(reached))

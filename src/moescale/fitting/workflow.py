@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -11,20 +12,18 @@ from datetime import date
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moescale.errors import InputError, MoescaleError, located
 from moescale.fitting import auto, canonical
 from moescale.fitting.auto import Chosen
 from moescale.fitting.canonical import RunArrays, inputs_of, run_arrays
-from moescale.fitting.fit import Fit, bootstrap, fit_arrays, fit_range, parameter_intervals
-from moescale.fitting.holdout import HoldOut, hold_out, residuals, score
+from moescale.fitting.fit import Fit, bootstrap, fit_arrays, fit_range, parameter_intervals, residuals
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, held_out_under, prior_of
 from moescale.fitting.remarks import table_remarks
 from moescale.fitting.search import HUBER_DELTA
 from moescale.io.files import as_text
-from moescale.io.records import record
+from moescale.io.records import Record, record
 from moescale.models.family import ModelFamily, with_convention
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import pooled2026
@@ -33,7 +32,7 @@ from moescale.scaling_laws.ensemble import DRAWS, MODEL_INPUTS, combine
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import OF_ACTIVE, Law, Member, Prediction, extrapolation, predict_many
 from moescale.scaling_laws.store import find_form, find_law
-from moescale.typing import FloatArray, Progress
+from moescale.typing import BoolArray, FloatArray, Progress
 
 # Runs that a hold-out leaves a fit under a prior at least, and hold-outs: large N, D, E; each takes as long as the fit.
 FEWEST_UNDER_PRIOR, MOST_UNDER_PRIOR = 4, 3
@@ -177,8 +176,8 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     )  # fmt: skip
     intervals = parameter_intervals(found, result.draws)
     masks = auto.inner_splits(canonical.sizes_in_family(runs, family), FEWEST_UNDER_PRIOR).values()
-    score = held_out_under(prior, arrays, list(masks)[:MOST_UNDER_PRIOR])
-    return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, score),))
+    held_out = held_out_under(prior, arrays, list(masks)[:MOST_UNDER_PRIOR])
+    return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, held_out),))
 
 
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
@@ -253,10 +252,39 @@ def _candidates(runs: RunTable, how: FitSettings, family: ModelFamily) -> list[t
     return [each for count, each in ranked if 2 * count <= len(runs)] or [ranked[0][1]]
 
 
+@dataclass(frozen=True, slots=True)
+class HoldOut(Record):
+    """How a form that was fitted on some runs predicts the others; errors are of ln L, the bias ln(predicted / measured)."""
+
+    law: str
+    n_train: int
+    n_holdout: int
+    rmsle_train: float
+    rmsle_holdout: float
+    bias_holdout: float
+    parameters: int
+
+
+def hold_out(form: LawForm, runs: RunArrays, held_out: BoolArray, *, progress: Progress | None = None) -> HoldOut:
+    """Fit a form to the runs that `held_out` (n,) does not mark, and predict those that it marks, of both some."""
+    train, test = runs.where(~held_out), runs.where(held_out)
+    if train.loss.size == 0 or test.loss.size == 0:
+        what = f"the hold-out expression marks {test.loss.size} of {runs.loss.size} runs"
+        advice = "choose an expression that holds for some runs and not for others"
+        raise InputError(what, where="--holdout", next_step=advice)
+    if form == pooled2026.FORM:
+        found = fit_under(prior_of(find_law(form.name)), train).fit
+    else:
+        found = fit_arrays(form, train, progress=progress)
+    error = residuals(found, test)
+    errors = (found.rmsle, _root_mean_square(error), float(error.mean()))
+    return HoldOut(form.name, train.loss.size, test.loss.size, *errors, len(form.parameters))
+
+
 def compare_laws(
     runs: RunTable,
     forms: Sequence[LawForm],
-    held_out: NDArray[np.bool_],
+    held_out: BoolArray,
     *,
     extra: Mapping[str, float] | None = None,
     progress: Progress | None = None,
@@ -296,6 +324,35 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
         Prediction(value, None if np.isnan(low) else (low, high), extrapolation(law, n, d, e, other))
         for n, d, e, value, low, high, other in models
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Errors of ln L of predictions, as in `HoldOut`, and the share of the runs within their 90% intervals, if they have any."""
+
+    n_runs: int
+    rmsle: float
+    bias: float
+    coverage: float | None
+
+    @property
+    def around(self) -> float:
+        """The root mean square error around the bias: laws measure losses in units of their own."""
+        return math.sqrt(max(self.rmsle**2 - self.bias**2, 0.0))
+
+
+def score(predicted: Sequence[Prediction], loss: FloatArray) -> Score | None:
+    """The score of one prediction a run against the losses (n,), of those that are not NaN; None where all are."""
+    pairs = [(p, measured) for p, measured in zip(predicted, loss.tolist(), strict=True) if not np.isnan(measured)]
+    if not pairs:
+        return None
+    error = np.log([p.loss / measured for p, measured in pairs])
+    held = [p.interval[0] <= measured <= p.interval[1] for p, measured in pairs if p.interval is not None]
+    return Score(len(pairs), _root_mean_square(error), float(error.mean()), float(np.mean(held)) if held else None)
+
+
+def _root_mean_square(error: FloatArray) -> float:
+    return float(np.sqrt(np.mean(error**2)))
 
 
 def errors_on(runs: RunTable, laws: Mapping[str, Law], extra: Mapping[str, float]) -> dict[str, float]:
