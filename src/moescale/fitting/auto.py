@@ -54,9 +54,6 @@ class Chosen:
     weight: float
     score: float | None
 
-    def __str__(self) -> str:
-        return f"{self.law} {self.weight:.3f}" + ("" if self.score is None else f" (held-out RMSLE {self.score:.4g})")
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

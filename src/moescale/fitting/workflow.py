@@ -224,11 +224,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     scores = choice.scores or (None,) * len(fits)
     rows = [Chosen(f.form.name, w, s) for f, w, s in zip(fits, choice.weights, scores, strict=True)]
     chosen = tuple(sorted(rows, key=lambda each: (-each.weight, each.score or 0.0)))
-    about["evidence"] |= {
-        "law": auto.NAME,
-        "chosen": "; ".join(str(each) for each in chosen),
-        "inner_hold_outs": ", ".join(f"large {name}" for name in choice.splits),
-    }
+    about["evidence"] |= {"law": auto.NAME}
     about |= {"notes": warnings, "run_noise": choice.run_noise, "drift": choice.drift}
     if family.n_counts == "total":  # no other law can be asked in these letters
         return FittedLaw(replace(leading, **about), best, intervals, own, chosen)
