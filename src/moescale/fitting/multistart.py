@@ -66,8 +66,14 @@ def search_grid(
     ]
     values, counts = zip(*pairs, strict=True)
     total, slab = int(np.prod([axis.size for axis in values])), max(64, NUMBERS // problem.ln_loss.size)
+    at = factorised(problem)
+    # The inverse of the Gauss-Newton matrix, averaged over a sample of the starts: ln A and alpha, say, trade off along a
+    # narrow valley; in this metric the first steps already go along it.
     sample = starts_at(values, np.unique(np.linspace(0, total - 1, METRIC_STARTS).astype(np.intp)))
-    at, metric = factorised(problem), average_metric(problem, sample)
+    slope = problem.form.jacobian(sample, problem.x)
+    matrix = np.einsum("knp,knq->pq", slope, slope) / (slope.shape[0] * slope.shape[1])
+    scale = np.sqrt(np.diag(matrix)) + 1e-12
+    metric = np.linalg.inv(matrix / np.outer(scale, scale) + RIDGE * np.eye(scale.size)) / np.outer(scale, scale)
 
     def search(first: int) -> tuple[FloatArray, FloatArray]:
         starts = starts_at(values, np.arange(first, min(first + slab, total)))
@@ -98,17 +104,6 @@ def polish_grid(problem: Problem, progress: Progress) -> tuple[FloatArray, Float
     leading = np.flatnonzero(reached <= FINISHED_FACTOR * reached.min())
     ends[leading], reached[leading] = polish(problem, ends[leading])
     return np.repeat(ends, shared, axis=0), np.repeat(reached, shared), int(sharing.sum())
-
-
-def average_metric(problem: Problem, sample: FloatArray) -> FloatArray:
-    """The inverse of the Gauss-Newton matrix averaged over the starts of a sample, (p, p).
-
-    ln A and alpha, say, trade off along a narrow valley; in this metric the first steps already go along it.
-    """
-    slope = problem.form.jacobian(sample, problem.x)
-    matrix = np.einsum("knp,knq->pq", slope, slope) / (slope.shape[0] * slope.shape[1])
-    scale = np.sqrt(np.diag(matrix)) + 1e-12
-    return np.linalg.inv(matrix / np.outer(scale, scale) + RIDGE * np.eye(scale.size)) / np.outer(scale, scale)
 
 
 def factorised(problem: Problem) -> Evaluate:

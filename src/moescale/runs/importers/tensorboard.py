@@ -61,9 +61,7 @@ def _read(log: TrackedRun, place: Path, source: str) -> None:
                 _take_text(log, tag, value.string_val[0].decode("utf-8", "replace"))
             elif (numbers := _numbers(value)).size == 1:
                 log.points.setdefault(tag, []).append((float(event.step), float(numbers.flat[0])))
-    if "hparams" in events.summary_metadata or any(
-        each.plugin_data.plugin_name == "hparams" for each in events.summary_metadata.values()
-    ):
+    with suppress(KeyError):  # where there are no hparams
         plugin: Any = tracked_run.library("tensorboard.plugins.hparams.plugin_data_pb2", "tensorboard", source)
         for content in events.PluginTagToContent("hparams").values():
             hparams = plugin.HParamsPluginData.FromString(content)
