@@ -62,6 +62,10 @@ class Problem:
         """ln Lhat - ln L of each run, (..., n)."""
         return self.form.log_loss(theta, self.x) - self.ln_loss
 
+    def value(self, theta: FloatArray) -> FloatArray:
+        """The objective at each theta, (...)."""
+        return huber(self.residual(theta)).sum(axis=-1)
+
     def clipped(self, theta: FloatArray) -> FloatArray:
         """Each theta moved into the box."""
         return np.clip(theta, self.box[:, 0], self.box[:, 1])
@@ -81,7 +85,7 @@ def scan(problem: Problem, count: int) -> tuple[FloatArray, FloatArray]:
     if form.parts:
         return project(problem, points)
     theta = problem.clipped(points)
-    return theta, np.concatenate([huber(problem.residual(theta[p])).sum(-1) for p in _chunks(problem, count)])
+    return theta, np.concatenate([problem.value(theta[part]) for part in _chunks(problem, count)])
 
 
 def project(problem: Problem, points: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -196,6 +196,5 @@ def predict(
 ) -> Prediction:
     """Predicted loss of one model with its interval and its distance from the fitted range; `extra` as in `loss`."""
     value, low, high = (float(v) for v in predict_many(law, n_params, tokens, experts, extra=extra))
-    bounds = None if math.isnan(low) else (low, high)
-    further = further_inputs(law.form, extra)
-    return Prediction(value, bounds, extrapolation(law, n_params, tokens, experts, further))
+    beyond = extrapolation(law, n_params, tokens, experts, further_inputs(law.form, extra))
+    return Prediction(value, None if math.isnan(low) else (low, high), beyond)
