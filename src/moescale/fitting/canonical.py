@@ -1,7 +1,6 @@
 """Runs as a fit sees them: in an order that their numbers alone decide, losses in a unit of their own, sizes as a form's variables.
 
-A sum of the same terms in another order differs in its last digit, and searches along flat valleys enlarge that. So the rows
-of a file, the names of runs and the unit of the loss must be gone before a fit begins.
+A sum in another order differs in its last digit, which searches along flat valleys enlarge.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Loss-optimal size and tokens without a law: IsoFLOP parabolas and their power laws N_opt = k C^a, D_opt = k' C^b.
 
-This is approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.2). A fitted law (`moescale.fitting.fit`) has none of
-its bias if its form holds.
+Approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.2); a law whose form holds, fitted, has none of its bias.
 """
 
 from __future__ import annotations

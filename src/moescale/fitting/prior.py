@@ -1,9 +1,7 @@
 """Runs under the spread between sources: the mode of the posterior, its noise, draws of the coefficients, and the fit of a table.
 
 A source is a table of runs or a published law at points of its range. Its coefficients are normal around a mean, with the unit
-of its losses profiled out of every group of runs; the runs move what they speak of. scripts/pooling.py finds mean and spread
-from many sources. Dense runs, or a few with experts, do not determine how experts gain, how data saturate, or even two
-exponents; the spread between labs does.
+of its losses profiled out of every group of runs. scripts/pooling.py finds mean and spread from many sources.
 """
 
 from __future__ import annotations

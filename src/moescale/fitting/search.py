@@ -1,9 +1,7 @@
-"""What a fit minimises, where a search for the minimum begins, and how it descends.
+"""What a fit minimises, the sum over runs of Huber_delta(ln Lhat - ln L) (Yun et al.), and how it descends.
 
-The objective is that of Yun et al.: the sum over runs of Huber_delta(ln Lhat - ln L). It is summed, never averaged: an average
-would shrink the gradient and stop the search early. A scan looks at many points of the parameters, by variable projection where
-the form is linear in some. From the best of them damped Gauss-Newton searches go side by side, inside the box: a Huber term is
-a square whose weight falls with the residual, and each step solves the least squares of the weights where it stands.
+A scan looks at many points, by variable projection where the form is linear in some parameters. From the best of them damped
+Gauss-Newton searches go side by side, inside the box: a Huber term is a square whose weight falls with the residual.
 """
 
 from __future__ import annotations

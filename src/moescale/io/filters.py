@@ -1,7 +1,7 @@
 """Filters such as `tokens / n_params_active >= 2 and n_experts <= 8`, evaluated over columns without running code.
 
-Python's parser gives the tree, which is walked over an allow-list of nodes, each a NumPy operation on float64. A missing or
-undefined number is NaN; the truth of a row is 1, 0 or 0.5 (not known), so that `and` is a minimum, `or` a maximum (Kleene's logic).
+Python's tree is walked over an allow-list of nodes, each a NumPy operation. A missing or undefined number is NaN; the truth of
+a row is 1, 0 or 0.5 (not known), so that `and` is a minimum, `or` a maximum (Kleene's logic).
 """
 
 from __future__ import annotations

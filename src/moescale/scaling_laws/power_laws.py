@@ -1,7 +1,4 @@
-"""Laws that are a sum of power terms, L = sum_k a_k / (v^p w^q ..): all of their calculus follows from the terms.
-
-The published ones are rows of catalogue/power_laws.toml.
-"""
+"""Laws that are a sum of power terms, L = sum_k a_k / (v^p w^q ..); the published ones are rows of catalogue/power_laws.toml."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
 def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
     """The cells by column: floats, truths, or texts; None where there is none, NaN where a loss is."""
     found: dict[str, list[Any]] = {}
-    with_commas: dict[str, list[str]] = {}
     texts_of: dict[str, list[str]] = {}
+    with_commas: list[str] = []
     for name, column in table.columns.items():
         values = frames.as_values(column)
         found[name] = values.tolist()
@@ -78,22 +78,21 @@ def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
             told = zip(found[name], frames.as_texts(column).tolist(), strict=True)
             found[name] = [None if math.isnan(v) and text.strip().lower() not in ended else v for v, text in told]
         elif values.dtype == np.object_ and name.lower() not in NAMES:
-            texts = texts_of[name] = [_GAP.sub("", text.strip()) for text in found[name]]
-            numbers = [text.rstrip("% ") for text in texts if "," in text]
-            if all(_THOUSANDS.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text) for text in numbers):
-                with_commas[name] = numbers
-    decimal = any(not _THOUSANDS.fullmatch(text) for numbers in with_commas.values() for text in numbers)
-    for name, commas in with_commas.items():
-        texts = texts_of[name]
-        plain = [text.replace(".", "").replace(",", ".") if decimal else text.replace(",", "") for text in texts]
-        numbers = _numbers(plain if commas else texts)
-        if numbers is None:
-            continue
-        found[name] = numbers
-        if commas:
-            at = next(i for i, text in enumerate(texts) if "," in text)
-            kind = "decimal marks" if decimal else "thousands separators"
-            warnings.append(f"commas in column {name!r} are taken as {kind}: {texts[at]} is {numbers[at]:.10g}")
+            texts = [_GAP.sub("", text.strip()) for text in found[name]]
+            commas = [text.rstrip("% ") for text in texts if "," in text]
+            if all(_THOUSANDS.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text) for text in commas):
+                texts_of[name] = texts
+                with_commas += commas
+    decimal = any(not _THOUSANDS.fullmatch(text) for text in with_commas)
+    kind, marks = ("decimal marks", {".": "", ",": "."}) if decimal else ("thousands separators", {",": ""})
+    for name, texts in texts_of.items():
+        at = next((i for i, text in enumerate(texts) if "," in text), None)
+        numbers = _numbers(texts if at is None else [text.translate(str.maketrans(marks)) for text in texts])
+        if numbers is not None:
+            found[name] = numbers
+            if at is not None:
+                told = f"commas in column {name!r} are taken as {kind}"
+                warnings.append(f"{told}: {texts[at]} is {numbers[at]:.10g}")
     return found
 
 
