@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,12 +13,15 @@ from moescale.errors import InputError
 from moescale.fitting import multistart
 from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.search import PATIENCE, Problem, huber, polish, scan
+from moescale.io.filters import quoted_name
 from moescale.io.records import plain, record
 from moescale.io.signals import uninterrupted
+from moescale.runs.table import RunTable, rows_text
 from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import Ends, Inputs, LawForm
 from moescale.scaling_laws.law import MOST_DRAWS, NOT_IDENTIFIED, interval
-from moescale.typing import FloatArray, Progress, Real
+from moescale.scaling_laws.store import FORMS
+from moescale.typing import BoolArray, FloatArray, Progress, Real
 from moescale.units import plural
 
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
@@ -27,6 +30,10 @@ NO_REPEATS = "no run repeats data: the value of repeated tokens is unknown; pred
 CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
 JITTER = 0.05  # relative spread of a second start, so that a replicate may leave the basin of the first fit
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
+FAR = 8.0  # robust standard deviations: of 10,000 runs with normal errors none lies so far out
+FAR_AT_LEAST = 0.02  # of ln L: what a run without a fault may be off by where the others fit very well
+MOST_SOURCES, FEWEST_OF_SOURCE = 12, 3
+UNLIKE = 0.1  # of ln L between sources: more than misfit of a form leaves, less than bits a byte are off from nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +235,7 @@ def robust_spread(residual: FloatArray) -> float:
     return 1.4826 * float(np.median(np.abs(residual)))
 
 
-def _standard_errors(
-    form: LawForm, theta: FloatArray, x: Inputs, residual: FloatArray, fixed: np.typing.NDArray[np.bool_]
-) -> FloatArray:
+def _standard_errors(form: LawForm, theta: FloatArray, x: Inputs, residual: FloatArray, fixed: BoolArray) -> FloatArray:
     """Gauss-Newton standard errors of the search coordinates, (p,); infinite where the runs say nothing."""
     error = np.full(theta.size, np.inf)
     slope = form.jacobian(theta, x)[:, ~fixed]
@@ -250,6 +255,71 @@ def _standard_errors(
     # Runs without noise (variance 0) still say nothing along a direction without information.
     error[~fixed] = np.where(np.isinf(share), np.inf, np.sqrt(variance * np.where(np.isinf(share), 0.0, share)) / norm)
     return error
+
+
+def far_off(residuals: FloatArray) -> tuple[BoolArray, FloatArray]:
+    """Which residuals of ln L lie far outside the others, (n,), and how many robust standard deviations out all lie."""
+    away = np.abs(residuals - np.median(residuals))
+    usual = robust_spread(away)
+    return (away > FAR * usual) & (away > FAR_AT_LEAST), away / max(usual, 1e-12)
+
+
+def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
+    """A remark on the runs that the fit misses by far, with the way to leave them out."""
+    far, times = far_off(residuals)
+    if not (count := int(far.sum())):
+        return []
+    ends = dict.fromkeys(f"{x:.0f}" if x < 1e6 else f"{x:.1g}" for x in (times[far].min(), times[far].max()))
+    lie, them = ("run lies", "it") if count == 1 else ("runs lie", "them")
+    rows = rows_text(np.sort(runs.row_numbers[far]))
+    what = f"{count:,} {lie} {' to '.join(ends)} times the usual error from the fit ({rows})"
+    return [f"{what}: did they diverge, or does the form not cover them? mark {them} true in a column diverged"]
+
+
+def source_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
+    """A remark on each text column that parts the runs into sources whose losses lie apart: other data, or another unit."""
+    found: list[str] = []
+    for name, column in runs.columns.items():
+        if column.dtype.kind not in "OU":
+            continue
+        values, number, counts = np.unique(column.astype(np.str_), return_inverse=True, return_counts=True)
+        if not 2 <= len(values) <= MOST_SOURCES or counts.min() < FEWEST_OF_SOURCE:
+            continue
+        parts = [residuals[number == i] for i in range(len(values))]
+        middles = np.array([np.median(part) for part in parts])
+        within = float(np.median(np.abs(residuals - middles[number])))
+        low, high = int(np.argmax(middles)), int(np.argmin(middles))  # the law promises too much of the lowest losses
+        if middles[low] - middles[high] <= max(UNLIKE, 4.0 * within):
+            continue
+        below = 100.0 * (1.0 - np.exp(middles[high] - middles[low]))
+        less, more = (f"{quoted_name(name)} == '{values[i]}'" for i in (low, high))
+        what = f"runs with {less} lie {below:.2g}% below those with {more} at equal size and tokens"
+        found.append(f'{what}: different data or unit of loss? Fit one at a time with --where "{more}"')
+    return found
+
+
+def unused_columns(form: LawForm, runs: RunTable) -> list[str]:
+    """Remarks on columns that tell runs apart and that the form has no input for."""
+    found: list[str] = []
+    for name in ("unique_tokens", "granularity"):
+        column = runs.columns.get(name)
+        if name in form.extra_inputs or column is None or column.dtype.kind != "f" or np.isnan(column).any():
+            continue
+        what = f"column {name!r} varies and is not used by {form.name}"
+        matters = name == "granularity" and np.unique(column[runs.experts > 1.0]).size > 1
+        if name == "unique_tokens":
+            matters = count = int((column < runs.tokens * (1.0 - 1e-9)).sum())
+            repeat = "runs that repeat" if count > 1 else "run that repeats"
+            what = f"column {name!r} is not used by {form.name}: {count:,} {repeat} data count as fresh"
+        if matters:
+            takers = " or ".join(other.name for other in FORMS.values() if name in other.extra_inputs)
+            found.append(f"{what}; fit --law {takers}")
+    return found
+
+
+def table_remarks(form: LawForm, residuals: FloatArray, runs: RunTable) -> Sequence[str]:
+    """All remarks of a fit of the form on its table, with the residuals ln(predicted / measured) of the runs."""
+    return (*unused_columns(form, runs), *source_remarks(residuals, runs), *far_off_remarks(residuals, runs))
 
 
 def bootstrap(

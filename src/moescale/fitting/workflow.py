@@ -17,10 +17,9 @@ from moescale.errors import InputError, MoescaleError, located
 from moescale.fitting import auto, canonical
 from moescale.fitting.auto import Chosen
 from moescale.fitting.canonical import RunArrays, inputs_of, run_arrays
-from moescale.fitting.fit import Fit, bootstrap, fit_arrays, fit_range, parameter_intervals, residuals
+from moescale.fitting.fit import Fit, bootstrap, fit_arrays, fit_range, parameter_intervals, residuals, table_remarks
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, held_out_under, prior_of
-from moescale.fitting.remarks import table_remarks
 from moescale.fitting.search import HUBER_DELTA
 from moescale.io.files import as_text
 from moescale.io.records import Record, record
