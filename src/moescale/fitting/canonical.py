@@ -18,9 +18,8 @@ from moescale.models.family import ModelFamily, match_family, width
 from moescale.runs.expansion import LEAST, OF_ROUTED, expert_shape
 from moescale.runs.expansion import expansion as stated_expansion
 from moescale.runs.table import SIZE_COLUMNS, RunTable
-from moescale.scaling_laws.covariates import FURTHER_INPUTS, further_inputs, known_to, option
 from moescale.scaling_laws.ensemble import MODEL_INPUTS, SHAPE_INPUTS, shape_inputs
-from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
+from moescale.scaling_laws.form import FURTHER_INPUTS, Inputs, LawForm, further_inputs, known_to, make_inputs, option
 from moescale.typing import FloatArray
 
 Rows = NDArray[np.intp]

@@ -17,8 +17,7 @@ from moescale.io.filters import quoted_name
 from moescale.io.records import plain, record
 from moescale.io.signals import uninterrupted
 from moescale.runs.table import RunTable, rows_text
-from moescale.scaling_laws.covariates import further_inputs
-from moescale.scaling_laws.form import Ends, Inputs, LawForm
+from moescale.scaling_laws.form import Ends, Inputs, LawForm, further_inputs
 from moescale.scaling_laws.law import MOST_DRAWS, NOT_IDENTIFIED, interval
 from moescale.scaling_laws.store import FORMS
 from moescale.typing import BoolArray, FloatArray, Progress, Real

@@ -26,9 +26,8 @@ from moescale.io.records import Record, record
 from moescale.models.family import ModelFamily, with_convention
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import pooled2026
-from moescale.scaling_laws.covariates import check_names, known_to
 from moescale.scaling_laws.ensemble import DRAWS, MODEL_INPUTS, combine
-from moescale.scaling_laws.form import LawForm
+from moescale.scaling_laws.form import LawForm, check_names, known_to
 from moescale.scaling_laws.law import OF_ACTIVE, Law, Member, Prediction, extrapolation, predict_many
 from moescale.scaling_laws.store import find_form, find_law
 from moescale.typing import BoolArray, FloatArray, Progress

@@ -18,8 +18,7 @@ from moescale.bounds import FLOPS, TOKENS, check_bounds
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import elasticity, law_size, n_active, tokens_within
 from moescale.roots import RESOLUTION, bracket, bracket_rows
-from moescale.scaling_laws.covariates import further_inputs, option
-from moescale.scaling_laws.form import Inputs
+from moescale.scaling_laws.form import Inputs, further_inputs, option
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 

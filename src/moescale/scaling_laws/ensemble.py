@@ -17,8 +17,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.models.coordinates import body_elasticity, expansion, experts_at, in_family, model_of, same_variables
 from moescale.models.family import ModelFamily, elasticity, law_size
-from moescale.scaling_laws.covariates import known_to
-from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, stacked
+from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, known_to, stacked
 from moescale.scaling_laws.law import ABOUT, Law, Member
 from moescale.typing import FloatArray
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from moescale.typing import FloatArray, Real
+from moescale.errors import InputError, nearest_names
+from moescale.typing import BoolArray, FloatArray, Real
 
 # An amplitude of 1e-6 is as good as absent at any size; e^60 is beyond that of any term of a measurable loss.
 AMPLITUDE = (float(np.log(1e-6)), 60.0)
 EXPONENT = (0.0, 3.0)
+Value = TypeVar("Value")
 STEP = 1e-30  # of a complex step, whose error is its square
 MOST_TOGETHER = 12_000  # derivatives that are taken side by side: what more of them cost is arithmetic
 
@@ -236,3 +238,74 @@ def ln_add(a: Any, b: Any) -> FloatArray:
     less = b - a
     first = np.real(less) < 0.0
     return np.where(first, a, b) + np.log1p(np.exp(np.where(first, less, -less)))
+
+
+# Variables beyond size, tokens and experts.
+
+RANGES: dict[str, Callable[[FloatArray], BoolArray]] = {
+    "above 0": lambda values: values > 0.0,
+    "from 0": lambda values: values >= 0.0,
+    "from 0 and below 1": lambda values: (values >= 0.0) & (values < 1.0),
+    "from 1": lambda values: values >= 1.0,
+}
+
+
+class FurtherInput(NamedTuple):
+    """A named variable: what it is, and which of RANGES it lies in."""
+
+    meaning: str
+    range_text: str
+
+
+FURTHER_INPUTS = {
+    "unique_tokens": FurtherInput("tokens of distinct data; runs with more tokens repeat it", "above 0"),
+    "granularity": FurtherInput("d_ff over the width of one expert", "above 0"),
+    "sparsity": FurtherInput("share of weights or of experts that is not used, as the law says", "from 0 and below 1"),
+    "activated_experts": FurtherInput("experts that a token meets in a layer, shared ones included", "from 1"),
+    "shared_ratio": FurtherInput("shared experts over all that a token meets in a layer", "from 0 and below 1"),
+    "shared_ffn": FurtherInput("share of the FFN weights that a token meets which shared experts hold", "from 0"),
+    "active_body": FurtherInput("parameters without embeddings that one token meets", "above 0"),
+    "expansion": FurtherInput("FFN weights of all experts over those that one token meets", "from 1"),
+}
+
+
+def option(name: str) -> str:
+    """The command line's option for a further input."""
+    return f"--{name.replace('_', '-')}"
+
+
+def further_inputs(form: LawForm, given: Mapping[str, Real] | None, *, where: str | None = None) -> dict[str, Real]:
+    """Every further input of `form`: as given, else its default; each a number or an array in its range."""
+    values = dict(given or {})
+    for name in values:
+        if name not in form.extra_inputs:
+            what, nearest = f"{form.name} has no input {name!r}", nearest_names(name, form.extra_inputs)
+            known = f"further inputs of {form.name}: {', '.join(form.extra_inputs) or 'none'}"
+            advice = f"leave it out, or take a law that has it ({known})"
+            raise InputError(what, where=where, nearest=nearest, next_step=advice)
+    filled: dict[str, Real] = {}
+    for name, default in form.extra_inputs.items():
+        value = values.get(name, default)
+        if value is None:
+            what = f"{form.name} needs {name} ({FURTHER_INPUTS[name].meaning})"
+            advice = f"give {option(name)}, or a column {name!r} in a table of runs"
+            raise InputError(what, where=where, next_step=advice)
+        array, allowed = np.asarray(value, dtype=float), FURTHER_INPUTS[name].range_text
+        if (wrong := ~RANGES[allowed](array)).any():
+            what = f"{name} is {array[wrong].flat[0]:g}"
+            raise InputError(what, where=where, next_step=f"give a number {allowed}")
+        filled[name] = value
+    return filled
+
+
+def known_to(form: LawForm, given: Mapping[str, Value]) -> dict[str, Value]:
+    """Those of the given inputs that the form has: what one of several laws takes from a shared table or budget."""
+    return {name: value for name, value in given.items() if name in form.extra_inputs}
+
+
+def check_names(forms: Sequence[LawForm], given: Mapping[str, Real]) -> None:
+    """InputError for a given input that none of the forms has."""
+    for name in given:
+        if not any(name in form.extra_inputs for form in forms):
+            what = f"no input {name!r} in {', '.join(form.name for form in forms)}"
+            raise InputError(what, where=option(name), next_step="leave it out, or take a law that has it")

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from moescale.io.records import plain, record
 from moescale.models.family import ModelFamily
-from moescale.scaling_laws.covariates import further_inputs
-from moescale.scaling_laws.form import LawForm, make_inputs
+from moescale.scaling_laws.form import LawForm, further_inputs, make_inputs
 from moescale.typing import FloatArray, Real
 
 # The noise of a run, normal, as equally likely points: 39 quantiles, 5% and 95% among them, and two ends that make the variance 1.
