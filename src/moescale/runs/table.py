@@ -292,9 +292,8 @@ def _kept_rows(table: frames.Table, where: str | None, cells: Mapping[str, Cells
     for name in (column for column in DIVERGED_COLUMNS if column in table.columns):
         flags, wrong = frames.as_flags(table.columns[name])
         if wrong.any():
-            row = int(rows[wrong][0])
-            what, at = f"{_cell(table, name, row)} is neither true nor false", _at(table, row, name)
-            raise ColumnError(what, where=at, next_step="write true or false (or 1 or 0)")
+            advice = "write true or false (or 1 or 0)"
+            raise _fault(table, name, int(rows[wrong][0]), "is neither true nor false", advice)
         warnings += _left_out(rows[flags], f"column {name!r} is true")
         kept &= ~flags
     if not kept.any():
@@ -344,20 +343,17 @@ def _validate(
 def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str, least: str = "0 <") -> ColumnError:
     """The error for the first of the data rows `rows`, which have one fault; what it advises leaves all of them out."""
     more = f" (and {len(rows) - 1:,} more such rows: {rows_text(rows[1:])})" if len(rows) > 1 else ""
-    column, row = quoted_name(name), int(rows[0])
-    advice = f"correct it, or leave such rows out by --where '{least} {column} < 1e300' (where=)"
+    advice = f"correct it, or leave such rows out by --where '{least} {quoted_name(name)} < 1e300' (where=)"
     if what.startswith("is not a number"):  # and no filter on this column can be decided
-        advice = "write plain numbers such as 7e9 or 2.31 (`moescale import csv` reads decimal commas), or leave such rows out by a filter on another column"
-    return ColumnError(f"{_cell(table, name, row)} {what}{more}", where=_at(table, row, name), next_step=advice)
+        advice = "write plain numbers such as 7e9 or 2.31 (`moescale import csv` reads decimal commas)"
+        advice += ", or leave such rows out by a filter on another column"
+    return _fault(table, name, int(rows[0]), f"{what}{more}", advice)
 
 
-def _cell(table: frames.Table, name: str, row: int) -> str:
+def _fault(table: frames.Table, name: str, row: int, what: str, advice: str) -> ColumnError:
     text = frames.written(table.columns[name][row - 1 : row].tolist()[0]).strip()
-    return repr(text if len(text) <= 60 else f"{text[:57]}...") if text else "an empty cell"
-
-
-def _at(table: frames.Table, row: int, column: str) -> str:
-    return f"{table.source}, data row {row}, column {column!r}"
+    cell = repr(text if len(text) <= 60 else f"{text[:57]}...") if text else "an empty cell"
+    return ColumnError(f"{cell} {what}", where=f"{table.source}, data row {row}, column {name!r}", next_step=advice)
 
 
 def rows_text(rows: Rows) -> str:
