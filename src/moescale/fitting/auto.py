@@ -176,7 +176,7 @@ def _noise(error: FloatArray, parameters: float) -> float:
 
 
 def fault(found: Fit, family: ModelFamily, runs: RunArrays) -> str | None:
-    """What is impossible in a fit's predictions for the family's models of 2 to 1,024 experts, if anything; `runs` in its letters.
+    """What is impossible in a fit's predictions for the family's models of 2 to 1,024 experts; None where nothing is.
 
     A model with experts is no worse than the dense one of its active size and no better than that of its total size, at
     equal tokens, and no loss is below half of the lowest measured. Asked where sizes and tokens end, of forms without

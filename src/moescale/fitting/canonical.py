@@ -77,7 +77,7 @@ def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:
 def run_arrays(
     form: LawForm, runs: RunTable, given: Mapping[str, float], family: ModelFamily | None = None
 ) -> tuple[RunArrays, list[str]]:
-    """The runs of a table as a form's variables, and remarks; `given` holds for all runs, `family` is by default that of the columns."""
+    """The runs of a table of a family (by default that of its columns) as a form's variables, and remarks."""
     found: dict[str, Any] = _from_columns(form, runs)
     for name, value in given.items():
         if name in runs.columns:

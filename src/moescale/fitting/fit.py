@@ -98,8 +98,8 @@ def check_runs(form: LawForm, runs: RunArrays) -> list[str]:
     notes: list[str] = []
     if n_runs <= many:
         notes.append(f"{n_runs} runs for {many} parameters: the fit follows the noise; do not extrapolate")
-    # What further inputs say of the experts (a sparsity) may vary with their number, and an expansion of 1 gives no gain: a
-    # dense table leaves nothing to tell from the constant.
+    # What further inputs say of the experts (a sparsity) may vary with their number, and an expansion of 1 gives no
+    # gain: a dense table leaves nothing to tell from the constant.
     for label, values, is_used, may_vary, may_be_one in (
         ("size", runs.n_params, True, False, False),
         ("tokens", runs.tokens, form.uses_tokens, False, False),
@@ -276,7 +276,7 @@ def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
 
 
 def source_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
-    """A remark on each text column that parts the runs into sources whose losses lie apart: other data, or another unit."""
+    """A remark on each text column that parts the runs into sources whose losses lie apart: other data, or units."""
     found: list[str] = []
     for name, column in runs.columns.items():
         if column.dtype.kind not in "OU":

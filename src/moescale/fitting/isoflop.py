@@ -1,6 +1,6 @@
 """Loss-optimal size and tokens without a law: IsoFLOP parabolas and their power laws N_opt = k C^a, D_opt = k' C^b.
 
-Approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.2); a law whose form holds, fitted, has none of its bias.
+Approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.2); a fitted law whose form holds has none of its bias.
 """
 
 from __future__ import annotations

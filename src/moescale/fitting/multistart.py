@@ -67,8 +67,8 @@ def search_grid(
     values, counts = zip(*pairs, strict=True)
     total, slab = int(np.prod([axis.size for axis in values])), max(64, NUMBERS // problem.ln_loss.size)
     at = factorised(problem)
-    # The inverse of the Gauss-Newton matrix, averaged over a sample of the starts: ln A and alpha, say, trade off along a
-    # narrow valley; in this metric the first steps already go along it.
+    # The inverse of the Gauss-Newton matrix, averaged over a sample of the starts: ln A and alpha, say, trade off along
+    # a narrow valley; in this metric the first steps already go along it.
     sample = starts_at(values, np.unique(np.linspace(0, total - 1, METRIC_STARTS).astype(np.intp)))
     slope = problem.form.jacobian(sample, problem.x)
     matrix = np.einsum("knp,knq->pq", slope, slope) / (slope.shape[0] * slope.shape[1])
@@ -92,7 +92,7 @@ def search_grid(
 
 
 def polish_grid(problem: Problem, progress: Progress) -> tuple[FloatArray, FloatArray, int]:
-    """The best ends of the published grid's searches, polished, as often as starts share them: theta (k, p), objectives (k,).
+    """The best ends of the published grid's searches, polished, as often as starts share them: theta (k, p), (k,).
 
     The third answer is how many starts there are.
     """

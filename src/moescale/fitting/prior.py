@@ -214,7 +214,7 @@ def prior_of(law: Law) -> Prior:
 
 
 def fit_under(prior: Prior, arrays: RunArrays, *, starts: int = STARTS, draws: int = DRAWS, seed: int = 0) -> Fitted:
-    """The most probable coefficients of runs in the letters of pooled2026, in any unit of the loss, and draws around them.
+    """The most probable coefficients of runs in the letters of pooled2026, and draws around them.
 
     `starts` searches begin at the mean and at draws of the prior. Raises InputError for fewer than three runs.
     """

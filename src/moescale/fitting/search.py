@@ -1,6 +1,6 @@
 """What a fit minimises, the sum over runs of Huber_delta(ln Lhat - ln L) (Yun et al.), and how it descends.
 
-A scan looks at many points, by variable projection where the form is linear in some parameters. From the best of them damped
+A scan looks at many points, by variable projection where the form is linear in some parameters. From the best damped
 Gauss-Newton searches go side by side, inside the box: a Huber term is a square whose weight falls with the residual.
 """
 
@@ -120,7 +120,7 @@ def _lattice(count: int, dimensions: int) -> FloatArray:
 
 
 def _nonnegative_least_squares(gram: FloatArray, target: FloatArray) -> FloatArray:
-    """Non-negative x (m, k) that minimise x' gram x - 2 target' x, by trying every support: at most 127 (k = 7 of zhao2025)."""
+    """Non-negative x (m, k) that minimise x' gram x - 2 target' x, by trying every support: at most 127."""
     m, k = target.shape
     best, lowest = np.zeros((m, k)), np.zeros(m)
     ridge = 1e-12 * np.einsum("mkk->mk", gram).max(axis=1)

@@ -233,7 +233,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
 
 
 def _candidates(runs: RunTable, how: FitSettings, family: ModelFamily) -> list[tuple[LawForm, RunArrays, list[str]]]:
-    """The forms that auto compares on so many runs, fewest parameters first, with the runs in their letters and remarks."""
+    """The forms that auto compares on so many runs, fewest parameters first, with the runs in their letters; notes."""
     forms, given = [find_form(name) for name in auto.WITH_EXPERTS], dict(how.extra)
     if canonical.states_active_body(runs):
         forms = [replace(form, of_models=True) for form in forms]
@@ -248,7 +248,7 @@ def _candidates(runs: RunTable, how: FitSettings, family: ModelFamily) -> list[t
 
 @dataclass(frozen=True, slots=True)
 class HoldOut(Record):
-    """How a form that was fitted on some runs predicts the others; errors are of ln L, the bias ln(predicted / measured)."""
+    """How a form fitted on some runs predicts the others; errors are of ln L, the bias ln(predicted / measured)."""
 
     law: str
     n_train: int
@@ -322,7 +322,7 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Errors of ln L of predictions, as in `HoldOut`, and the share of the runs within their 90% intervals, if they have any."""
+    """Errors of ln L of predictions, as in `HoldOut`, and the share of runs within 90% intervals, if there are any."""
 
     n_runs: int
     rmsle: float

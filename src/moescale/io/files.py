@@ -40,7 +40,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
 
 
 def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str] | None] = ()) -> None:
-    """Raise the UnwrittenError that writing `path` would meet, or for one of `inputs`, before the work whose result it shall hold."""
+    """Raise, before the work, the UnwrittenError that writing `path` would meet, or one for one of `inputs`."""
     with explained(write_error, path) as name:
         mode = _mode_of_target(name)
         if mode is None or stat.S_ISREG(mode):

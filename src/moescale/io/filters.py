@@ -1,7 +1,7 @@
 """Filters such as `tokens / n_params_active >= 2 and n_experts <= 8`, evaluated over columns without running code.
 
-Python's tree is walked over an allow-list of nodes, each a NumPy operation. A missing or undefined number is NaN; the truth of
-a row is 1, 0 or 0.5 (not known), so that `and` is a minimum, `or` a maximum (Kleene's logic).
+Python's tree is walked over an allow-list of nodes, each a NumPy operation. A missing or undefined number is NaN; the
+truth of a row is 1, 0 or 0.5 (not known), so that `and` is a minimum, `or` a maximum (Kleene's logic).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def evaluate(expression: str, columns: Columns) -> tuple[NDArray[np.bool_], NDAr
 
 
 def evaluate_numbers(expression: str, columns: Columns) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """The value of an arithmetic `expression` such as `step * batch_tokens`, one float64 a row, and where it is known."""
+    """The value of an arithmetic `expression`, as `step * batch_tokens`, one float64 a row, and where it is known."""
     values = _evaluated(expression, columns, "number")
     return values, ~np.isnan(values)
 

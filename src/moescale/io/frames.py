@@ -35,7 +35,7 @@ CELL_BYTES = 32  # of a text in memory beyond its characters
 BATCH_ROWS = 1000  # that are unpacked before their size is looked at
 UNPACKED_BASE_BYTES, UNPACKED_RATIO = 2**26, 50  # a Parquet file may unpack to the base and this multiple of its size
 
-# Cells of a text file that mean "no value", in lower case: those of pandas.read_csv (na_values), of spreadsheets, dashes.
+# Cells of a text file that mean "no value", in lower case: those of pandas.read_csv (na_values), spreadsheets, dashes.
 MISSING_TEXTS = (
     *("", "-", "--", "\u2013", "\u2014", "na", "n/a", "n.a.", "#n/a", "#n/a n/a", "#na", "<na>"),
     *("nan", "-nan", "null", "none"),
@@ -49,8 +49,8 @@ _KINDS = {
     **{**DELIMITERS, ".tab": "\t", ".parquet": "parquet", ".pq": "parquet"},
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
 }
-# Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before
-# them the line by which Excel states the delimiter.
+# Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and
+# before them the line by which Excel states the delimiter.
 _COMMENTS = re.compile(r'\ufeff?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
 _WORD = re.compile(r"[\w.+-]+")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity))\Z", re.ASCII)
@@ -126,7 +126,7 @@ def _number(cell: str | None) -> float | None:
 
 
 def as_values(column: NDArray[Any]) -> NDArray[Any]:
-    """A column as float64 if every cell is a number or missing, as bool if all are true or false, else as text, "" where missing."""
+    """A column as float64 if every cell is a number or missing, as bool if all are truths, else text ("": missing)."""
     if column.dtype.kind == "b":
         return column
     numbers, texts = as_numbers(column)
@@ -228,7 +228,7 @@ def _without_comments(text: str) -> str:
 
 
 def _of_text(text: str, path: str, delimiter: str) -> _Columns:
-    """A CSV or TSV with every cell as text, so that a bad number can be quoted where it stands, in rows below the names."""
+    """A CSV or TSV with every cell as text, so that a bad number can be quoted where it stands."""
     text = _without_comments(text)
     if not text or text.isspace():
         advice = "write the column names after them, in a line without #"

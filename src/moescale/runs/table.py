@@ -138,7 +138,8 @@ class RunTable:
             name, groups = found
             several = np.unique(groups[self.tokens != self.tokens[groups]])
             if several.size:
-                what = f"{np.isin(groups, several).sum():,} rows are points of {_count(several.size, 'run')} (column {name!r})"
+                of_runs = f"{_count(several.size, 'run')} (column {name!r})"
+                what = f"{np.isin(groups, several).sum():,} rows are points of {of_runs}"
                 why = "losses before the decay of the learning rate are too high"
                 notes.append(f"{what}: {why}; --last-point keeps the last point of each run")
         repeats = np.delete(self.row_numbers, _least_of_each(self._of_one_model(), self.row_numbers))
@@ -217,7 +218,7 @@ def read_runs(
 
 
 def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike[str]) -> Path:
-    """Write runs, or named columns, as CSV, TSV or Parquet (by suffix), whole or not at all; missing cells are empty."""
+    """Write runs, or named columns, as CSV, TSV or Parquet (by suffix), whole or not at all; missing is empty."""
     name = os.fspath(path)
     columns = runs.to_columns() if isinstance(runs, RunTable) else {key: np.asarray(v) for key, v in runs.items()}
     shapes = {values.shape for values in columns.values()}

@@ -2,8 +2,8 @@
 
     ln L = sum_k w_k (ln L_k(N_k, D, E_k) + u_k)
 
-(N_k, E_k) is the model (N, E) as law k's family counts it, or the one that the further inputs `active_body` and `expansion` state;
-u_k turns the unit of its loss into that of the ensemble. A draw is a draw of one law, of each as many as its weight says.
+(N_k, E_k) is the model (N, E) as law k's family counts it, or what the inputs `active_body` and `expansion` state;
+u_k turns the unit of its loss into the ensemble's. A draw is a draw of one law, of each as many as its weight says.
 """
 
 from __future__ import annotations

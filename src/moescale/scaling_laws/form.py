@@ -21,7 +21,7 @@ MOST_TOGETHER = 12_000  # derivatives that are taken side by side: what more of 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The variables of a law at n points: ln of size and tokens, plain expert counts, and further ones by name, (n,) each."""
+    """The variables of a law at n points: ln of size and tokens, expert counts, further ones by name, (n,) each."""
 
     ln_n: FloatArray
     ln_d: FloatArray

@@ -165,7 +165,7 @@ def efolds_beyond(ranges: Mapping[str, tuple[float, float]], n_params: Real, tok
 def predict_many(
     law: Law, n_params: Real, tokens: Real, experts: Real = 1.0, *, extra: Mapping[str, Real] | None = None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Predicted losses and the ends of the 90% interval of a run's loss (NaN where the law has none); arguments broadcast.
+    """Predicted losses and both ends of the 90% interval of a run's loss, NaN where the law has none.
 
     The interval is of the law's draws, each spread by `run_noise` and, times the e-folds beyond the fitted range,
     `drift`.

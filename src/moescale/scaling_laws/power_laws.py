@@ -1,4 +1,4 @@
-"""Laws that are a sum of power terms, L = sum_k a_k / (v^p w^q ..); the published ones are rows of catalogue/power_laws.toml."""
+"""Laws that are a sum of power terms, L = sum_k a_k / (v^p w^q ..); published ones: catalogue/power_laws.toml."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VARIABLES: dict[str, Callable[[Inputs], FloatArray]] = {
 
 
 def power_law(*, parameters: tuple[Parameter, ...], terms: Mapping[str, Mapping[str, str]], **about: Any) -> LawForm:
-    """The form that is the sum of `terms`: by amplitude, the exponents of VARIABLES in it; `about` are further fields of LawForm."""
+    """The form that is the sum of `terms`: by amplitude, the exponents of VARIABLES in it."""
     scanned = [parameter.name for parameter in parameters if parameter.scan]
     powers = [terms[parameter.name] for parameter in parameters if not parameter.scan]
     used = {name for of_term in powers for name in of_term}

@@ -4,8 +4,8 @@
     1 / Ehat = 1 / (E - 1 + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max
 
 N is the dense-equivalent size, D the training tokens, E the experts of a layer; Ehat runs from E_start at E = 1 to E_max.
-As published, the interaction vanishes at N = 1 parameter, and counting N in other units gives another law. `CENTRED` has
-d ln(N/N0) ln Ehat: N0, the size at which the interaction vanishes, frees it from the unit.
+As published, the interaction vanishes at N = 1 parameter, and counting N in other units gives another law. `CENTRED`
+has d ln(N/N0) ln Ehat: N0, the size at which the interaction vanishes, frees it from the unit.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from moescale.runs.importers.guesses import plain
 from moescale.runs.importers.rows import Imported, rows_of, rule_of
 
 TRACKERS = ("mlflow", "wandb", "tensorboard", "trainer", "csv")
-"""What `import_runs` reads: each by `read_NAME(source, wanted)` of the module of its name (W&B's exports: csv), which gives
-runs and warnings."""
+"""What `import_runs` reads: each by `read_NAME(source, wanted)` of the module of its name (W&B's: csv)."""
 
 __all__ = ["TRACKERS", "Imported", "import_runs", "rule_of"]
 

@@ -44,7 +44,7 @@ class _LeftOutError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """The rows of a run table as columns, from where how many runs took each (`rules`), and (run, reason) of those left out."""
+    """The rows of a run table as columns, how many runs took each from where (`rules`), who is left out, and why."""
 
     columns: Mapping[str, NDArray[Any]]
     n_found: int

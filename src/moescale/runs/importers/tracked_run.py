@@ -75,7 +75,7 @@ class TrackedRun:
 
     @cached_property
     def metrics(self) -> Mapping[str, Series]:
-        """The curve of each metric, of a step the last value, as after a restart; to be asked when all points are there."""
+        """The curve of each metric, of a step the last value (as after a restart); to be asked when all is read."""
         curves: dict[str, Series] = {}
         for name, logged in ((name, logged) for name, logged in self.points.items() if logged):
             placed = dict(point for point in logged if not math.isnan(point[0]))

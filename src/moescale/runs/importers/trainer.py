@@ -16,7 +16,7 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+|tracking")
 
 
 def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
-    """The runs under a folder (or of one trainer_state.json), each by its latest checkpoint, and warnings of damaged files."""
+    """The runs under a folder (or of one trainer_state.json), each by its latest checkpoint; warnings of bad files."""
     path = Path(source)
     latest: dict[Path, tuple[float, Path, dict[str, Any]]] = {}
     warnings: list[str] = []
