@@ -15,7 +15,7 @@ from moescale.runs.importers.tracked_run import Points, TrackedRun, Wanted, numb
 
 
 def read_mlflow(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
-    """The runs of a tracking URI, a database or a folder, the last value of metrics that are not `wanted`; no warnings."""
+    """The runs of a tracking URI, a database or a folder, the last value of metrics not `wanted`; no warnings."""
     stated = source.removeprefix("sqlite:///").removeprefix("file://")
     if "://" in stated or source.startswith("databricks"):
         return _runs(source, source, wanted), []
