@@ -328,14 +328,15 @@ def _read_parquet(data: bytes, path: str) -> Any:
 
 
 def _of_mapping(frame: Mapping[Any, Any]) -> _Columns:
-    columns: _Columns = {}
+    columns, advice = _Columns(), "give 1-D columns"
     for name, values in frame.items():
         try:
             array = np.asarray(values)
         except ValueError as error:  # a nested list of unequal parts
-            raise ColumnError(f"column {name!r} is not a plain list of values", where=FRAME) from error
+            what = f"column {name!r} is not a plain list of values"
+            raise ColumnError(what, where=FRAME, next_step=advice) from error
         if array.ndim != 1:
-            raise ColumnError(f"column {name!r} has {array.ndim} dimensions", where=FRAME)
+            raise ColumnError(f"column {name!r} has {array.ndim} dimensions", where=FRAME, next_step=advice)
         columns[str(name)] = array if array.dtype.kind in "biuf" else mixed_array(array.tolist())
     _check_names([*columns], FRAME)
     return columns

@@ -223,7 +223,8 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     columns = runs.to_columns() if isinstance(runs, RunTable) else {key: np.asarray(v) for key, v in runs.items()}
     shapes = {values.shape for values in columns.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 1:
-        raise ColumnError(f"columns to write differ in shape: {sorted(shapes)}", where=name)
+        what = f"columns to write differ in shape: {sorted(shapes)}"
+        raise ColumnError(what, where=name, next_step="give 1-D columns of one length")
     suffix, known = Path(name).suffix.lower(), (*frames.DELIMITERS, ".parquet")
     if suffix not in known:
         raise unknown_name("suffix to write", suffix, known, where=name)
