@@ -253,7 +253,7 @@ def prices(seed: int, folder: Path) -> dict[str, float]:
     assert code == 0, error
     told = json.loads(out)
     asked = read_state(query, find_law)
-    plan, price = asked.plan(), asked.question.training
+    plan, price = asked.request.plan(asked.law), asked.question.training
     assert price is not None
     best, gpus = plan.decision, int(query["train-gpus"]) if "train-gpus" in query else None
     model = KnownModel(name="built", architecture=best.architecture.architecture(), tokens=best.model.tokens)
