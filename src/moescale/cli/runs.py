@@ -321,7 +321,7 @@ def _print_event(event: Mapping[str, Any]) -> None:
 )
 def sweep(
     file: Path = path("SWEEP.toml: a RUN.toml with [grid] or [[runs]].", name="SWEEP", default=MISSING),
-    dry_run: bool = flag("List the runs with parameters, tokens, FLOPs and time, without training."),
+    dry_run: bool = flag("List the runs with parameters, tokens and FLOPs, without training."),
     resume: bool = flag(
         "Resume interrupted runs from their last checkpoint, or start over.", name="--resume/--no-resume", default=True
     ),

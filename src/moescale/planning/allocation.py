@@ -18,8 +18,7 @@ from moescale.bounds import FLOPS, TOKENS, check_bounds
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import elasticity, law_size, n_active, tokens_within
 from moescale.roots import RESOLUTION, bracket_rows, last_within
-from moescale.scaling_laws.covariates import further_inputs, option
-from moescale.scaling_laws.form import Inputs
+from moescale.scaling_laws.form import Inputs, further_inputs, option
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
@@ -79,7 +78,6 @@ def inputs_at(
 
     Raises InputError for further inputs that the law lacks, misses, or takes from the expert counts itself.
     """
-    distinct, index = np.unique(experts, return_inverse=True)
     implied = law.form.implied_inputs(experts, law.family.top_k) if law.form.implied_inputs else {}
     if twice := sorted(set(implied) & set(extra)):
         raise InputError(
@@ -89,7 +87,7 @@ def inputs_at(
     further = further_inputs(law.form, {**implied, **extra}, where=law.name)
     arrays = {name: np.broadcast_to(np.asarray(value, float), experts.shape) for name, value in further.items()}
     ln_n = np.log(law_size(law.family, n_params, experts))
-    return Inputs(ln_n, ln_tokens, experts, distinct, index, arrays)
+    return Inputs(ln_n, ln_tokens, experts, arrays)
 
 
 def slopes_at(

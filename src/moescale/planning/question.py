@@ -107,7 +107,9 @@ class Question:
     target: str | None = None  # task and score that the base stands for, such as hellaswag=0.75
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     against_stated: bool = False  # else they are the published ones nearest to its FLOPs
-    explained: bool = True  # whether what no first screen shows is asked: the models at the baseline's cost, and its compute
+    explained: bool = (
+        True  # whether what no first screen shows is asked: the models at the baseline's cost, and its compute
+    )
     max_loss: Annotated[float | None, bounds.LOSS] = None
     max_usd_per_mtok: Annotated[float | None, bounds.USD_PER_MTOK] = None
     lifetime_tokens: Annotated[float | None, bounds.TOKENS] = None
@@ -140,8 +142,8 @@ class Question:
         """With the FLOPs that the days and dollars buy, at so many times the MFU of each expert count, as the budget."""
         if self.training is None:
             return self
-        price, limits = self.training, (self.max_days, self.train_gpus, self.max_training_usd, self.max_flops)
-        price = replace(price, mfu=min(price.mfu * scale, 1.0), rate=price.rate and price.rate.scaled(scale))
+        price = self.training.scaled(scale)
+        limits = (self.max_days, self.train_gpus, self.max_training_usd, self.max_flops)
         budget = replace(self.budget, flops=price.flops_bought(*limits), by_experts=price.flops_by_experts(*limits))
         return replace(self, budget=budget, training=price)
 

@@ -20,7 +20,7 @@ from moescale.planning.known import varied_expansion
 from moescale.planning.search import Search, fitted_up_to
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
-from moescale.serving.question import slow_for_use
+from moescale.serving.deployment import slow_for_use
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_flops, format_usd, plural
 

@@ -19,7 +19,7 @@ from moescale.planning.question import Question, only_experts
 from moescale.planning.rationale import Recommendation, caveats, compute_ratio, open_counts, over_fitted, undecided, why
 from moescale.planning.scores import scores_of
 from moescale.planning.search import Search, either, size_bounds
-from moescale.planning.training_use import TrainingUse, training_use, training_words
+from moescale.planning.training_use import TrainingUse, training_use
 from moescale.scaling_laws.law import interval
 from moescale.units import format_usd, plural
 
@@ -116,7 +116,7 @@ def recommend(search: Search, rows: Sequence[Row], *, in_full: bool = True) -> A
     advice = Recommendation(
         model=model,
         rule=rule,
-        why=f"{why(search, model, rule, base)} {training_words(use, question.budget.flops)}",
+        why=why(search, model, rule, base),
         caveats=caveats(replace(search, base=base), model, missed.notes if missed and not good else ()),
         architecture=shape,
         expansion=float(expansion(search.law.family, model.experts)),
