@@ -13,9 +13,8 @@ from moescale.latency.roofline import Roofline
 from moescale.models.published import find_shape, published_shapes
 from moescale.options.known import published_model
 from moescale.planning.question import as_released, release_notes
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import MOST_TPOT_S, MOST_TTFT_S, Deployment, slow_for_use
 from moescale.serving.gpu_counts import cost
-from moescale.serving.question import MOST_TPOT_S, MOST_TTFT_S, slow_for_use
 
 H200 = find_gpu("h200-sxm")
 SERVED = Deployment(gpu=H200, usd_per_gpu_hour=4.0, prompt_tokens=230.0, output_tokens=203.0)

@@ -192,7 +192,7 @@ def compare(
     json_: bool = JSON,
 ) -> None:
     """Fit laws to part of the runs and test them on the held-out runs."""
-    from moescale.fitting.remarks import unused_columns
+    from moescale.fitting.fit import unused_columns
     from moescale.fitting.workflow import compare_laws
     from moescale.io.filters import evaluate
     from moescale.scaling_laws import find_form

@@ -275,7 +275,7 @@ def _print_event(event: Mapping[str, Any]) -> None:
 )
 def sweep(
     file: Path = path("SWEEP.toml: a RUN.toml with [grid] or [[runs]].", name="SWEEP", default=MISSING),
-    dry_run: bool = flag("List the runs with parameters, tokens, FLOPs and time, without training."),
+    dry_run: bool = flag("List the runs with parameters, tokens and FLOPs, without training."),
     resume: bool = flag("Resume interrupted runs, or start over.", name="--resume/--no-resume", default=True),
     jobs: int | None = quantity("Runs in parallel; default: the file's, or 1 (on a cluster: all).", whole=True),
     retries: int = quantity("Restarts of a run whose process died.", 0, 1000, default=1, whole=True),

@@ -27,12 +27,11 @@ from moescale.options.cost import CostServingOptions, LoadOptions, ModelOptions
 from moescale.options.fields import Remark, ignore, refuse, silent, within
 from moescale.options.law import family_of_shape
 from moescale.serving.accuracy import Accuracy, Calibrated, accuracy_of, calibrated, limits_missed
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import Deployment, question_record, slow_for_use, weight_format
 from moescale.serving.disaggregated import Disaggregated, disaggregated
 from moescale.serving.engine import simulate
 from moescale.serving.gpu_counts import Cost, cost, cost_at_rate, laid_out
 from moescale.serving.loads import OpenLoop
-from moescale.serving.question import question_record, slow_for_use, weight_format
 from moescale.serving.traffic import trace_lengths
 from moescale.serving.workload import Answer, burst
 from moescale.typing import FloatArray, Progress

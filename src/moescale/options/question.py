@@ -206,7 +206,7 @@ class BoundOptions(TrainingOptions):
             found = by_parts(training, law, budget, experts, gpus=self.train_gpus, vocab_size=self.vocab_size)
         except MoescaleError:
             return training
-        return found if found.rate is None else replace(found, mfu=float(found.rate.at(self._base_experts(law))))
+        return found if found.rate is None else replace(found, mfu=float(found.mfu_at(self._base_experts(law))))
 
     def matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names, or the dense model of the score that --target states."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -42,8 +42,10 @@ class ServingOptions(Group):
     max_gpus: int | None = quantity(f"Most GPUs to serve one model; tensor parallel; default: {NODE}.", GPUS)
     prompt: float | None = quantity(f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", REQUEST_TOKENS)
     output: float | None = quantity(f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", REQUEST_TOKENS)
-    trace: Path | None = path("File of requests, in place of --prompt and --output; ShareGPT JSON, CSV or JSON lines.")
-    latency: str = text("Latency source: silicon (or :ENGINE@VERSION), roofline, a table, or auto.", default="auto")
+    trace: Path | None = path(
+        "File of requests with token counts, in place of --prompt and --output; CSV or JSON lines."
+    )
+    latency: str = text("Latency source: silicon (or silicon:ENGINE), roofline, a table, or auto.", default="auto")
     scheduling: str | None = text("Passes of prefill and decode: separate or chunked; default: the engine's.")
     host: str | None = text("CPU time of the server: none, in-line or asynchronous; default: the engine's.")
     expert_parallel: int | None = quantity("GPUs of a replica that hold whole experts; default 1.", whole=True)
@@ -93,7 +95,7 @@ class ServingOptions(Group):
         from moescale.latency.engines import engine_of_latency, find_host
         from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
 
-        gpu, traffic = self.find_gpu(), self.traffic(remark)
+        gpu, traffic = self.find_gpu(), self.traffic()
         price = self.stated_price()
         with located("--weights"):
             weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
@@ -155,17 +157,14 @@ class ServingOptions(Group):
             )
         return source if deployment.host == NO_OVERHEAD else kernels_alone(source)
 
-    def traffic(self, remark: Remark = ignore) -> Traffic:
+    def traffic(self) -> Traffic:
         """The lengths that --prompt, --output and --trace state; without any of them, ShareGPT's means."""
         from moescale.serving.traffic import Traffic, read_trace
 
         if self.trace is None:
             return Traffic(self.prompt or DEFAULT_TRAFFIC[0], self.output or DEFAULT_TRAFFIC[1])
         refuse(self, ("prompt", "output"), "goes without --trace, which states the lengths")
-        traffic = read_trace(self.trace)
-        if traffic.approximate:
-            remark(f"{self.trace}: tokens estimated at 4 characters each; a tokenizer's counts may differ by a third")
-        return traffic
+        return read_trace(self.trace)
 
     def stated_price(self) -> float | None:
         """Dollars of a GPU hour, as stated or of owned hardware; None for the catalogue's price."""
@@ -181,7 +180,7 @@ class ServingOptions(Group):
             next_step = f"watts of one GPU with its share of the server, such as {such_as}"
             raise InputError(what, where="--power-w", next_step=next_step)
         stated = {"years": self.years, "usd_per_kwh": self.usd_per_kwh, "pue": self.pue}
-        terms = asdict(owned_defaults()) | {name: value for name, value in stated.items() if value is not None}
+        terms = owned_defaults() | {name: value for name, value in stated.items() if value is not None}
         return float(owned_usd_per_gpu_hour(self.capital_usd_per_gpu, power_w=self.power_w, **terms))
 
     def price_terms(self) -> str | None:

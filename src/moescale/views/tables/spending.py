@@ -65,8 +65,6 @@ def training_text(plan: Plan) -> str:
         text += f", {share:.0%} of the budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
-    if use.trainer is not None:
-        text += f", {use.trainer}"
     if not (kept := _kept(plan, use.error)):
         slowly = use.gpu_days / gpus * use.error.times(SURE)
         uneven = f" (routing: {slowly * use.error.real_routing:.3g})" if use.error.real_routing else ""

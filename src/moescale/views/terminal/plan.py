@@ -135,7 +135,7 @@ def _listed(console: Console, lines: Sequence[str]) -> None:
 
 
 def _exported(console: Console, export: Export) -> None:
-    """Files of an export, the parallelism of the run, and the arithmetic of its memory."""
+    """Files of an export, the parallelism of the run, and the arithmetic of its recipe."""
     from moescale.export.launch import split_in_words  # what plans alone do without
 
     choice = export.choice
@@ -149,7 +149,7 @@ def _exported(console: Console, export: Export) -> None:
         f"{choice.days:.3g} days at {choice.mfu:.0%} of peak, attention included.",
     )
     write_paragraph(console, f"{choice.time_in_words[0].upper()}{choice.time_in_words[1:]}.")
-    _listed(console, (*recipe.arithmetic, *choice.memory.arithmetic, *export.notes))
+    _listed(console, (*recipe.arithmetic, *export.notes))
 
 
 def show_compared_models(
@@ -206,8 +206,6 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("training $"), lambda c: or_dash(c.training_usd, format_usd)),
         (Column("  by known error"), lambda c: or_dash(c.training_usd_interval, _middle_usd)),
         (Column("    nine of ten"), lambda c: or_dash(c.training_usd_interval, usd_range)),
-        (Column("    over the first"), lambda c: or_dash(c.training_usd_over_first, "{:.3g}".format)),
-        (Column("      nine of ten"), lambda c: span_text(c.training_usd_over_first_interval, ".3g")),
         (Column("  MFU"), lambda c: or_dash(c.mfu, "{:.2f}".format) + " assumed" * (c.mfu_from == "assumed")),
         (Column("  precision"), lambda c: c.train_precision or "-"),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
@@ -218,8 +216,6 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("$/Mtok"), lambda c: or_dash(c.usd_per_mtok, format_usd)),
         (Column("  by known error"), lambda c: or_dash(c.calibrated and c.calibrated.usd_per_mtok, format_usd)),
         (Column("    nine of ten"), lambda c: "-" if c.calibrated is None else usd_range(c.calibrated.interval)),
-        (Column("    over the first"), lambda c: or_dash(c.usd_per_mtok_over_first, "{:.3g}".format)),
-        (Column("      nine of ten"), lambda c: span_text(c.usd_per_mtok_over_first_interval, ".3g")),
         (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp)),
         (Column("batch"), lambda c: or_dash(c.batch, "{:.0f}".format)),
         (Column("TPOT"), lambda c: or_dash(c.tpot_s, format_seconds)),
@@ -230,9 +226,6 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
     columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
     notes = list(beyond_notes(models))
     notes += [f"{c.name}: MFU {c.mfu:g} assumed, as no split holds it" for c in models if c.mfu_from == "assumed"]
-    other = [c.name for c in models if c.usd_per_mtok is not None and c.calibrated is None]
-    if any(c.usd_per_mtok_over_first for c in models) and other:
-        notes.append(f"Prices over the first: {', '.join(other)} by the errors of all kinds, own kind not compared")
     stated = ((c, c.train_precision_source) for c in models)
     if published := ", ".join(f"{c.name} in {c.train_precision} ({source})" for c, source in stated if source):
         notes.append(f"Training priced as trained: {published}; others in bf16; --train-precision states one for all")

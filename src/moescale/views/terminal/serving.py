@@ -9,11 +9,10 @@ from rich.console import Console
 from moescale.models.published import Shape
 from moescale.options.priced import Priced
 from moescale.serving.accuracy import uncompared
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import Deployment, cache_format, latency_text
 from moescale.serving.disaggregated import LOAD, Disaggregated, Pool
 from moescale.serving.gpu_counts import Cost
 from moescale.serving.loads import OpenLoop
-from moescale.serving.question import cache_format, latency_text
 from moescale.serving.workload import Answer
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, accuracy_text, gpus_text, reason_lines, table_of, ttft_doubt
