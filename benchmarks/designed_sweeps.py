@@ -26,10 +26,10 @@ from moescale.errors import InfeasibleError
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.models.family import training_flops
 from moescale.planning.allocation import loss_optimal
-from moescale.planning.choice import choose
 from moescale.planning.draws import draws_of, oracle_of
 from moescale.planning.gaussian_process import RUN_NOISE, Runs, decision_of, process_of
 from moescale.planning.question import CONFIDENCE, prepare
+from moescale.planning.recommend import choose
 from moescale.planning.search import Search
 from moescale.planning.sweep_design import decide, design_sweep
 from moescale.planning.sweep_runs import SweepLimits, paper_sweep, plain_grid

@@ -15,8 +15,7 @@ import numpy as np
 
 from moescale import InputError, find_form, find_law, fit, loss
 from moescale.fitting.canonical import RunArrays
-from moescale.fitting.holdout import residuals
-from moescale.fitting.remarks import far_off
+from moescale.fitting.fit import far_off, residuals
 from moescale.scaling_laws import make_inputs
 from moescale.typing import FloatArray
 

@@ -207,7 +207,7 @@ def twelve(source: str, table: str) -> Split:
     runs = read_runs(TABLES / f"{table}.csv", where="tokens / n_params_dense >= 2")
     size = runs.n_params * runs.tokens
     small, large = (runs.select(mask) for mask in (size <= np.quantile(size, 0.75), size > np.quantile(size, 0.75)))
-    small = canonical.reordered(small, canonical.order(small))
+    small = small.at(canonical.order(small))
     chosen = np.zeros(len(small), dtype=np.bool_)
     chosen[np.round(np.linspace(0, len(small) - 1, 12)).astype(int)] = True
     return Split(source, table, TWELVE, small.select(chosen), large)

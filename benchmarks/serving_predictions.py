@@ -110,7 +110,7 @@ def latency_source(
     scheduling = setting.scheduling or usual["scheduling"].default or (preset.scheduling if preset else "separate")
     host = setting.host or usual["host"].default or ("asynchronous" if preset and preset.asynchronous else None)
     measured = setting.latency == "silicon" and gpu.silicon_system is not None
-    source: Any = Silicon(gpu, engine, None, weights, cache_bytes) if measured else Roofline(gpu, weights, cache_bytes)
+    source: Any = Silicon(gpu, engine, weights, cache_bytes) if measured else Roofline(gpu, weights, cache_bytes)
     if hasattr(source, "weights"):
         source = replace(source, weights=name)
     overhead = NO_OVERHEAD if host is None else find_host(host)

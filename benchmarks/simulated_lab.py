@@ -23,10 +23,10 @@ from moescale.errors import InfeasibleError
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
 from moescale.planning.allocation import Budget, loss_optimal
-from moescale.planning.choice import choose
 from moescale.planning.draws import Draws, draws_of, oracle_of
 from moescale.planning.plan import Plan, make_plan
 from moescale.planning.question import CONFIDENCE, Question, prepare
+from moescale.planning.recommend import choose
 from moescale.planning.search import Search
 from moescale.scaling_laws import Law, find_law
 from moescale.scaling_laws.ensemble import combine, restate

@@ -33,8 +33,8 @@ from moescale.options.law import DEFAULT_LAW, SHAPES
 from moescale.options.serving import ServingOptions
 from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Candidate
-from moescale.planning.choice import choose
 from moescale.planning.question import CONFIDENCE, KnownModel, Question, ladder
+from moescale.planning.recommend import choose
 from moescale.planning.search import Search
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.ensemble import restate

@@ -15,8 +15,8 @@ import numpy as np
 import modern_experts
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws import FORMS, Law, LawForm, catalogue_names, find_law
-from moescale.scaling_laws.covariates import FURTHER_INPUTS
 from moescale.scaling_laws.ensemble import measured_on
+from moescale.scaling_laws.form import FURTHER_INPUTS
 from moescale.units import format_count
 from pages import csv_text, filled, table, write
 

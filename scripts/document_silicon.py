@@ -21,7 +21,7 @@ import numpy as np
 from left_out_kernels import leave_largest_out, leave_one_shape_out
 from moescale.hardware.gpus import Gpu, find_gpu, gpus
 from moescale.latency.attention import attention_kinds
-from moescale.latency.card import LOAD
+from moescale.latency.kernels.moe import LOAD
 from moescale.latency.kernels.tables import default_version, engines, find_system, measured_formats, systems
 from moescale.latency.silicon import Silicon
 from moescale.models.hf_config import from_config
@@ -93,7 +93,7 @@ def experts_csv() -> str:
         [system, backend, version, kind, s.shape, s.rows, f"{s.median_error:.4f}", f"{s.formula_error:.4f}"]
         for (system, backend, version), kind in product(versions(), ("bfloat16", "fp8_block"))
         if kind in measured_formats("moe", system, backend, version)
-        and len(shapes := leave_one_shape_out(system, backend, version, kind, LOAD)) >= 3
+        and len(shapes := leave_one_shape_out(system, backend, version, kind)) >= 3
         for s in shapes
     ]
     head = ("system", "engine", "version", "format", "shape", "rows", "median_error", "formula_median_error")

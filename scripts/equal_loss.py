@@ -8,7 +8,7 @@ import numpy as np
 
 from moescale.planning.allocation import Allocation, Budget, loss_optimal
 from moescale.roots import bracket
-from moescale.scaling_laws.covariates import known_to
+from moescale.scaling_laws.form import known_to
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 

@@ -9,15 +9,37 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 
+import numpy as np
+
 from moescale.io.files import write_atomically
-from moescale.latency.card import LOAD
 from moescale.latency.kernels.formats import KINDS
-from moescale.latency.kernels.moe import Formula, fit_formula, moe_rows
-from moescale.latency.kernels.tables import default_version, engines, find_system, measured_formats, systems
+from moescale.latency.kernels.moe import LOAD, Formula, Rows, formula_s, moe_rows
+from moescale.latency.kernels.tables import System, default_version, engines, find_system, measured_formats, systems
+from moescale.typing import FloatArray
 
 FILE = Path("src/moescale/catalogue/moe_formulas.toml")
+# Of the formula's constants, in their order: where a fit begins, and what it stays in.
+START = (20.0, 0.8, 0.4, 2.0, 1.0, 1.0, 0.4, 4.0, 1.0)
+LOWEST = (1.0, 0.1, 0.05, 1.0, 0.01, 0.05, 0.01, 0.1, 0.01)
+HIGHEST = (300.0, 1.5, 1.2, 8.0, 20.0, 50.0, 1.0, 64.0, 50.0)
+
+
+def fit_formula(rows: Rows, system: System, kind: str, start: Formula | None = None) -> Formula:
+    """Least squares on the logarithms, robust to outlying rows (soft L1 beyond 10%)."""
+    from scipy.optimize import least_squares
+
+    measured = np.log(rows.latency_s)
+
+    def off(logs: FloatArray) -> FloatArray:
+        return np.log(formula_s(Formula(*np.exp(logs)), rows.shape, system, kind)) - measured
+
+    low, high = np.log(LOWEST), np.log(HIGHEST)
+    first = np.clip(np.log(START if start is None else astuple(start)), low, high)
+    found = least_squares(off, first, loss="soft_l1", f_scale=0.1, bounds=(low - 1e-9, high + 1e-9))
+    return Formula(*np.exp(found.x).tolist())
 
 
 def fitted() -> Iterator[tuple[str, str, str, str, Formula]]:
@@ -28,7 +50,7 @@ def fitted() -> Iterator[tuple[str, str, str, str, Formula]]:
             version = default_version(system, engine)
             for kind in KINDS:
                 if kind in measured_formats("moe", system, engine, version):
-                    rows = moe_rows(system, engine, version, kind, LOAD)
+                    rows = moe_rows(system, engine, version, kind)
                     yield system, engine, version, kind, fit_formula(rows, measured_on, kind)
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fit_moe_formulas import fit_formula
 from moescale.latency.attention import grid_rows
 from moescale.latency.kernels.log_grid import grid_of
-from moescale.latency.kernels.moe import Rows, Shape, fit_formula, formula_s, kernels_of, moe_rows
+from moescale.latency.kernels.moe import Rows, Shape, formula_s, kernels_of, moe_rows
 from moescale.latency.kernels.tables import find_system
 from moescale.typing import FloatArray
 
@@ -24,14 +25,14 @@ class LeftOut:
     rows: int
 
 
-def leave_one_shape_out(system: str, engine: str, version: str, kind: str, load: str) -> tuple[LeftOut, ...]:
+def leave_one_shape_out(system: str, engine: str, version: str, kind: str) -> tuple[LeftOut, ...]:
     """Error of every measured shape when neither the formula nor the likenesses have seen it, in any of its cuts.
 
     Judged on the rows that no expert parallelism cut: how much falls on the busiest GPU of those was drawn at random once
     for each shape, which no other shape can tell.
     """
     measured_on = find_system(system)
-    rows = moe_rows(system, engine, version, kind, load)
+    rows = moe_rows(system, engine, version, kind)
     whole = fit_formula(rows, measured_on, kind)
     found: list[LeftOut] = []
     for i, label in enumerate(rows.labels):

@@ -25,13 +25,15 @@ import numpy.typing as npt
 
 from moescale.latency import experts, latent, linear, messages
 from moescale.latency.attention import COLUMNS as ATTENTION
-from moescale.latency.card import ENGINE, LOAD
-from moescale.latency.kernels import installed, moe
+from moescale.latency.card import ENGINE
+from moescale.latency.kernels import moe
 from moescale.latency.kernels.formats import BF16, EXPERTS_OF, KINDS, SHARED_EXPERT_KERNELS
-from moescale.latency.kernels.tables import FOLDER, INDEX, System
+from moescale.latency.kernels.moe import LOAD
+from moescale.latency.kernels.tables import FOLDER, INDEX, System, find_installed, root, stand_ins, version_key
 
 TARGET = Path(__file__).parents[1] / "src" / "moescale" / "catalogue" / FOLDER
 Rows = dict[str, npt.NDArray[Any]]
+FAMILIES = ("gemm", "attention", "moe")  # what every engine must have tables of, to be priced
 
 
 def _yaml(path: Path) -> dict[str, Any]:
@@ -44,14 +46,14 @@ def _yaml(path: Path) -> dict[str, Any]:
 @cache
 def systems() -> tuple[str, ...]:
     """Systems with kernel tables, such as h100_sxm."""
-    data = installed.root() / "data"
+    data = root() / "data"
     return tuple(sorted(path.name for path in data.iterdir() if (path / "gemm").is_dir()))
 
 
 @cache
 def find_system(name: str) -> System:
     """The system called `name`."""
-    specification = _yaml(installed.root() / f"{name}.yaml")
+    specification = _yaml(root() / f"{name}.yaml")
     gpu = specification["gpu"]
     fp8, fp4 = gpu.get("fp8_tc_flops"), gpu.get("fp4_tc_flops")
     return System(
@@ -69,18 +71,24 @@ def find_system(name: str) -> System:
 @cache
 def engines(system: str) -> tuple[str, ...]:
     """Serving engines whose kernels were measured on a system, such as vllm."""
-    data = installed.root() / "data" / system
-    found = [
-        {path.name for path in (data / family).iterdir()} for family in installed.FAMILIES if (data / family).is_dir()
-    ]
-    return tuple(sorted(set.intersection(*found))) if len(found) == len(installed.FAMILIES) else ()
+    data = root() / "data" / system
+    found = [{path.name for path in (data / family).iterdir()} for family in FAMILIES if (data / family).is_dir()]
+    return tuple(sorted(set.intersection(*found))) if len(found) == len(FAMILIES) else ()
+
+
+def versions(system: str, engine: str) -> tuple[str, ...]:
+    """Versions of an engine with tables of every family, oldest first."""
+    folders = [root() / "data" / system / family / engine for family in FAMILIES]
+    names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    known = (name for name in names if all(stand_ins(folder, name) for folder in folders))
+    return tuple(sorted(known, key=version_key))
 
 
 def default_version(system: str, engine: str) -> str:
     """The version that the package itself takes."""
-    listed = _yaml(installed.root() / "query_versions.yaml")
+    listed = _yaml(root() / "query_versions.yaml")
     entry = listed.get("overrides", {}).get(system, {}).get(engine) or listed["defaults"].get(engine, {})
-    current, known = entry.get("current"), installed.versions(system, engine)
+    current, known = entry.get("current"), versions(system, engine)
     return str(current) if current in known else known[-1]
 
 
@@ -211,7 +219,7 @@ def of_others(system: str) -> list[tuple[str, str, str, str, Wanted]]:
         for family, stem in (("mla", "mla_generation_module_perf"), ("sparse_attention", "dsa_generation_module_perf")):
             found.append((family, other, release, stem, every[family, stem]))
         kinds = tuple(kind for (engine, kind), lenders in EXPERTS_OF.items() if engine == ENGINE and other in lenders)
-        table = installed.find_table(system, "moe", other, release, "moe_perf")
+        table = find_installed(system, "moe", other, release, "moe_perf")
         if kinds and table is not None:
             names = tuple(name for name in _texts(table.path, "kernel_source") if SHARED_EXPERT_KERNELS in name)
             whole = every["moe", "moe_perf"]
@@ -331,12 +339,12 @@ def main() -> None:
         members: dict[str, npt.NDArray[Any]] = {}
         entries: dict[str, Any] = {}
         for family, engine, wanted_version, stem, wanted in asked:
-            table = installed.find_table(system, family, engine, wanted_version, stem)
+            table = find_installed(system, family, engine, wanted_version, stem)
             path = None if table is None else table.path
             key = f"{family}/{engine}/{wanted_version}/{stem}"
             entry = None if path is None else pack(path, wanted, key, members)
             if path is not None and entry is not None:
-                source = str(path.relative_to(installed.root() / "data").as_posix())
+                source = str(path.relative_to(root() / "data").as_posix())
                 entries[key] = {"from": source, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **entry}
         write(TARGET / f"{system}.npz", members)
         index["systems"][system] = {

@@ -14,7 +14,7 @@ from moescale.models.coordinates import experts_at
 from moescale.models.family import law_size, with_convention
 from moescale.planning.allocation import Allocation, Budget
 from moescale.scaling_laws import Law, find_law
-from moescale.scaling_laws.covariates import further_inputs, known_to
+from moescale.scaling_laws.form import further_inputs, known_to
 from moescale.scaling_laws.law import extrapolation
 from moescale.typing import Real
 from pages import csv_text

@@ -108,7 +108,7 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
 def ask(question: Mapping[str, Any]) -> Any:
     """The answer to a question, as it is stored; run it within `workplace`."""
     if "page" in question:
-        from moescale.web.worker import answer as page_answer
+        from moescale.web.api import answer as page_answer
 
         return stable(page_answer({"name": question["page"], "query": question["query"], "laws": []}))
     if "file" in question:

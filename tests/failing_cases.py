@@ -130,13 +130,13 @@ def slow_pack() -> None:
 
 def published() -> None:
     """What `reproduce -o` writes, with two of its figures."""
-    from moescale.options.law import PaperLaw
+    from moescale.options.law import PAPER_LAW, ChosenLaw
     from moescale.options.reproduction import ReproductionOptions
     from moescale.reproduction import figures as publishing
     from moescale.reproduction.world import world_of
     from moescale.views.figures import SUFFIXES
 
     publishing.SUFFIXES = SUFFIXES[:1]
-    world = world_of(PaperLaw().find_law(), ReproductionOptions(latency="roofline").costs())
+    world = world_of(ChosenLaw(law=PAPER_LAW).find_law(), ReproductionOptions(latency="roofline").costs())
     with told():
         publishing.publish(Path("x"), publishing.drawn(["1", "8"], world, (), ()), ())

@@ -49,6 +49,13 @@ def know(sweep: Any) -> Any:
     return sweep
 
 
+def step_of(output: Path) -> int:
+    """The last step that a run has told."""
+    file = output / "progress.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
+
+
 def command(file: Path) -> list[str]:
     return [sys.executable, "-S", __file__, str(file)]
 

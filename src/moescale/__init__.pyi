@@ -7,7 +7,6 @@ from moescale.fitting.canonical import RunArrays as RunArrays
 from moescale.fitting.fit import Fit as Fit
 from moescale.fitting.fit import bootstrap as bootstrap
 from moescale.fitting.fit import fit as fit
-from moescale.fitting.holdout import hold_out as hold_out
 from moescale.fitting.isoflop import IsoFlop as IsoFlop
 from moescale.fitting.isoflop import isoflop as isoflop
 from moescale.fitting.workflow import FitSettings as FitSettings
@@ -15,6 +14,7 @@ from moescale.fitting.workflow import FittedLaw as FittedLaw
 from moescale.fitting.workflow import compare_laws as compare_laws
 from moescale.fitting.workflow import fit_runs as fit_runs
 from moescale.fitting.workflow import fitted_law as fitted_law
+from moescale.fitting.workflow import hold_out as hold_out
 from moescale.hardware.gpus import Gpu as Gpu
 from moescale.hardware.gpus import find_gpu as find_gpu
 from moescale.hardware.gpus import gpus as gpus

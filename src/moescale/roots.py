@@ -86,9 +86,8 @@ def last_within(
 ) -> tuple[FloatArray, FloatArray]:
     """The last places (n,), from `low` to `high`, before a function first is positive, `close` to that; `low` where it always is.
 
-    Of the c values (c, k, j) at places the first is meant; all of those found are the second answer, (c, n). For functions that
-    take hardly longer at many places (k, j) than at one: five or six steps where `bracket` takes a dozen, at even places and
-    ever closer to where the secant is zero. What is found of an entry does not depend on the others.
+    Of the c values (c, k, j) at places the first is meant; all of those found are the second answer, (c, n). For
+    functions that take hardly longer at many places than at one: five or six steps where `bracket` takes a dozen.
     """
     at = low + (high - low) * EVEN[:, None]
     ends, values = _around_zero(at, rising(at, np.ones(low.shape, np.bool_)))

@@ -25,10 +25,7 @@ _LONGEST = 1000  # characters; longer text is no quantity, and digits beyond thi
 
 
 def parse_quantity(text: str | float) -> float:
-    """The number that `text` states: 5e21, 1_000, 7B, 900M, 1.5T, 2TB (2e12), 80GiB (80 * 2**30), suffixes in either case.
-
-    Raises InputError for anything else, and for negative, infinite, not-a-number and overflowing values.
-    """
+    """The number >= 0 that `text` states: 5e21, 1_000, 7B, 2TB (2e12), 80GiB (80 * 2**30), suffixes in either case."""
     given: Any = text  # callers pass what they read: JSON and TOML values, NumPy scalars
     if isinstance(given, bool):
         raise _not_a_quantity(given)

@@ -46,11 +46,9 @@ NOT_FROM_OUTSIDE = {
     "cli/__init__.py": "opens the null device",
     "cli/output.py": "hashes files that others have read",
     "experiments/train.py": "its own checkpoints: tests of the engine",
-    "latency/kernels/installed.py": "the tables of an installed package",
-    "latency/kernels/tables.py": "the catalogue",
+    "latency/kernels/tables.py": "the catalogue and the tables of an installed package",
     "models/family.py": "sizes that it keeps itself",
     "runs/importers/tensorboard.py": "through its library: tests of the engine",
-    "runs/importers/wandb.py": "through the reader of CSV",
 }
 
 

@@ -244,18 +244,10 @@ def _read_gpu(folder: Path, rng: Random) -> None:
 
 def _traces() -> Sequence[Files]:
     rows = [{"prompt_tokens": 10 * i + 1, "output_tokens": 5 * i + 1} for i in range(6)]
-    talks = [
-        {"id": "a", "conversations": [{"from": "human", "value": "hello there"}, {"from": "gpt", "value": "hi " * 9}]},
-        {
-            "conversations": [
-                {"from": "human", "value": "?"}, {"from": "gpt", "value": "!"}, {"from": "human", "value": "x"},
-            ],
-        },
-    ]  # fmt: skip
     head = b"".join((EXAMPLES / "requests.csv").read_bytes().splitlines(keepends=True)[:8])
     return [
         {"trace.csv": head}, {"trace.jsonl": "\n".join(map(json.dumps, rows)).encode()},
-        {"trace.json": json.dumps(rows).encode()}, {"sharegpt.json": json.dumps(talks).encode()},
+        {"trace.json": json.dumps(rows).encode()},
     ]  # fmt: skip
 
 
@@ -448,24 +440,19 @@ def _run_folders() -> Sequence[Files]:
         "identity": {"settings_sha256": "ab", "corpus_sha256": "cd"},
     }
     rows = [{"name": "a", "settings_sha256": "ab", "tokens": 1000, "loss": 2.5}]
-    line = {"step": 3, "steps": 10, "tokens": 300, "tokens_per_s": 12.5, "seconds": 9.0, "loss": 3.0, "mfu": None}
     return [
         {
             "settings.json": json.dumps(document, default=str).encode(),
             "result.json": json.dumps({"rows": rows}).encode(),
-            "progress.jsonl": "".join(json.dumps({**line, "step": i}) + "\n" for i in range(4)).encode(),
         }
     ]
 
 
-def _read_run_folder(folder: Path, rng: Random) -> object:
+def _read_run_folder(folder: Path, rng: Random) -> None:
     from moescale.experiments.run import check_same, read_result
-    from moescale.experiments.sweep import read_progress
 
-    progress = read_progress(folder)
     assert read_result(folder)
     check_same(folder, {"settings_sha256": "ab", "corpus_sha256": "cd"})
-    return bool(progress)
 
 
 # The page.
@@ -484,7 +471,7 @@ def _links() -> Sequence[Files]:
 
 def _read_link(folder: Path, rng: Random) -> None:
     from moescale.web.state import read_state
-    from moescale.web.store import Laws
+    from moescale.web.store import find
 
     try:
         stated = json.loads((folder / "text.json").read_bytes().decode("utf-8", "surrogateescape"))
@@ -493,7 +480,7 @@ def _read_link(folder: Path, rng: Random) -> None:
     query = (
         {str(key): str(value) for key, value in stated.items()} if isinstance(stated, dict) else {"budget": str(stated)}
     )
-    read_state(query, Laws().find)
+    read_state(query, partial(find, {}))
 
 
 _PATHS = ("/", "/api/draft", "/api/catalogue", "/api/law", "/api/scales", "/api/plan")
@@ -511,7 +498,7 @@ def _requests() -> Sequence[Files]:
 
 async def _computed(self: object, task: dict[str, Any], left: object) -> bytes:
     """What a process would answer, in this one."""
-    from moescale.web.worker import answer
+    from moescale.web.api import answer
 
     return json.dumps(answer(task), allow_nan=False).encode()
 

@@ -176,24 +176,6 @@ def test_the_command_prints_a_column_a_model_or_json() -> None:
     assert "break_even_tokens" not in records[1]
 
 
-def test_dollars_over_those_of_the_first_have_the_errors_of_both() -> None:
-    first, other = command_line.answer_of("compare-models", "llama-3.1-8b", "llama-3.1-405b", "--gpu", "h200-sxm")
-    assert not [name for name in first if "over_first" in name]
-    rng = np.random.default_rng(0)
-    for name, ranges in (
-        ("training_usd", [one["training_usd_interval"] for one in (first, other)]),
-        ("usd_per_mtok", [one["calibrated"]["interval"] for one in (first, other)]),
-    ):
-        ends = np.log(ranges)  # nine in ten of a log-normal, each of an error of its own
-        middle, spread = ends.mean(axis=1), np.diff(ends, axis=1)[:, 0] / (2.0 * 1.644854)
-        drawn = np.exp(rng.normal(middle, spread, (400_000, 2)))
-        assert other[f"{name}_over_first"] == pytest.approx(np.median(drawn[:, 1] / drawn[:, 0]), rel=0.01)
-        expected = np.quantile(drawn[:, 1] / drawn[:, 0], [0.05, 0.95])
-        assert other[f"{name}_over_first_interval"] == pytest.approx(expected, rel=0.01)
-    # no error is known of a roofline
-    assert all(row.usd_per_mtok_over_first is None for row in compared(*NAMES).values())
-
-
 def test_known_models_lie_beside_a_plan_and_change_nothing_of_it() -> None:
     answer = plan("llama-3.1-8b", "olmoe-1b-7b", "deepseek-v3")
     assert [row.name for row in answer.known] == ["llama-3.1-8b", "olmoe-1b-7b", "deepseek-v3"]

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import pytest
 
-from command_line import FAST, LOWEST, answer_of, run
+from command_line import answer_of, run
 from reference_data import ROOT
 
 
-def test_a_gpu_without_a_price_has_all_figures_but_dollars() -> None:
-    """gb200 has no list price: the throughput is answered, with a warning; `plan` needs the price and says so."""
-    asked = ("cost", "--n-params", "1.5B", "--experts", 16, "--gpu", "gb200", "--latency", "roofline", "--burst", 20)
-    free, priced = run(*asked, "--json"), run(*asked, "--json", "--usd-per-gpu-hour", 5)
-    assert free.code == priced.code == 0
-    assert free.err.startswith("warning: no dollars, because no on-demand price is recorded for gb200")
-    assert "--usd-per-gpu-hour" in free.err
-    ours, theirs = json.loads(free.out), json.loads(priced.out)
-    assert "usd" not in free.out
-    for record in (theirs, theirs["question"], theirs["burst"], *theirs["candidates"]):
-        for name in [name for name in record if name.startswith("usd")]:
-            del record[name]
-    assert ours == theirs
-    table = run(*asked)
-    assert table.code == 0
-    assert "$" not in table.out
-    assert "output tokens/s on" in table.out.splitlines()[0]
-    refused = run("plan", "--budget", "5e21", "--gpu", "gb200", "--latency", "roofline")
-    assert refused.code == 2
-    assert "--usd-per-gpu-hour" in refused.err
+def test_a_gpu_without_a_price_needs_one() -> None:
+    for asked in (("cost", "--n-params", "1.5B", "--experts", 16), ("plan", "--budget", "5e21")):
+        refused = run(*asked, "--gpu", "gb200", "--latency", "roofline")
+        assert refused.code == 2
+        assert "--usd-per-gpu-hour" in refused.err
 
 
 LLAMA = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm")
@@ -83,12 +68,10 @@ def test_a_request_that_takes_long_does_not_make_a_server_late() -> None:
     assert simulated["makespan_s"] < 1.1 * 5000 / 32
 
 
-def test_stated_workers_that_miss_a_rate_are_answered_at_the_most_that_keeps_the_limits() -> None:
+def test_stated_workers_that_miss_a_rate_are_refused() -> None:
     asked = ("cost", "qwen3-30b-a3b", "--gpu", "h100-sxm", "--prompt", 4000, "--output", 500, "--request-rate", 5)
-    found = answer_of(*asked, "--prefill-gpus", 1, "--decode-gpus", 1, "--max-tpot", "20ms")["disaggregated"]
-    assert (found["keeps_rate"], found["gpus"]) == (False, 2)
-    assert 0.015 < found["tpot_s"] <= 0.02
-    assert 1.0 < found["requests_per_s"] < 5.0
+    code, _, err = run(*asked, "--prefill-gpus", 1, "--decode-gpus", 1, "--max-tpot", "20ms")
+    assert (code, "separate prefill and decode" in err) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -118,44 +101,22 @@ def test_a_limit_that_the_known_error_breaks_is_named() -> None:
     assert set(late) == {"TTFT"}
     assert late["TTFT"] == pytest.approx(found["closed_loop"]["ttft_s"] / found["accuracy"]["ttft"]["geometric_mean"])
     assert late["TTFT"] > 1.0 > found["closed_loop"]["ttft_s"]
-    kept = found["limits_kept_by_error"]  # by a server of the table: it needs no stricter limits
-    assert kept.keys() == {"gpus", "replicas", "usd_per_mtok"}
-    assert kept["gpus"] == 4
     assert "limits_missed_by_error" not in answer_of(*asked, "--gpus", 8)
-    unpriced = run("cost", "llama-3.3-70b", "--gpu", "gb200", "--max-ttft", "500ms", "--concurrency", 100).out
-    words = " ".join(unpriced.split())
-    assert "would miss the limit of TTFT" in words
-    assert "the cheapest that would keep it: 4 GPUs." in words
-    assert "$" not in unpriced
     at_rate = answer_of(*asked[:-2], "--request-rate", 13)  # whose TTFT is far below that of full load
     assert "limits_missed_by_error" not in at_rate
 
 
-def test_the_cheapest_server_that_keeps_a_limit_despite_the_known_error_may_have_a_smaller_batch() -> None:
-    asked = ("cost", "llama-3.1-405b", "--gpu", "h200-sxm", "--weights", "fp8")
-    found = answer_of(*asked, "--max-tpot", "50ms")
-    kept = found["limits_kept_by_error"]
-    assert (found["gpus"], kept["gpus"], kept["replicas"]) == (8, 8, 1)
-    assert kept["max_tpot_s"] == pytest.approx(0.05 * found["accuracy"]["tpot"]["geometric_mean"], rel=0.01)
-    again = answer_of(*asked, "--max-tpot", f"{kept['max_tpot_s'] * 1e3:g}ms")
-    assert (again["gpus"], again["usd_per_mtok"]) == (8, pytest.approx(kept["usd_per_mtok"], rel=1e-9))
-    assert kept["usd_per_mtok"] < min(c["usd_per_mtok"] for c in found["candidates"] if c["gpus"] == 4)
-    said = " ".join(run(*asked, "--max-tpot", "50ms").out.split())
-    assert (
-        f"the cheapest that would keep it: 8 GPUs at --max-tpot {kept['max_tpot_s'] * 1e3:g}ms, ${kept['usd_per_mtok']:.2f}."
-        in said
+def test_a_limit_that_the_known_error_breaks_is_asked_for_more_strictly() -> None:
+    asked = ("cost", "llama-3.1-405b", "--gpu", "h200-sxm", "--weights", "fp8", "--max-tpot")
+    said = " ".join(run(*asked, "50ms").out.split())
+    (stricter,) = re.findall(
+        r"would miss the limit of TPOT \(.*\); --max-tpot (\S+ms) asks for what would keep it", said
     )
-
-
-@pytest.mark.fuzz
-def test_at_a_rate_the_server_that_keeps_a_limit_despite_the_known_error_is_found_by_asking_again() -> None:
-    asked = ("cost", "llama-3.1-8b", "--gpu", "l40s", "--weights", "fp8", "--request-rate", 2, "--max-tpot", "60ms")
-    kept = answer_of(*asked, "--max-ttft", "33ms")["limits_kept_by_error"]
-    again = answer_of(*asked, "--max-ttft", f"{kept['max_ttft_s'] * 1e3:g}ms")["open_loop"]
-    assert {name: again[name] for name in ("gpus", "replicas", "usd_per_mtok")} == {
-        name: kept[name] for name in ("gpus", "replicas", "usd_per_mtok")
-    }
-    assert again["ttft_s"] < kept["max_ttft_s"] < 0.033
+    assert float(stricter[:-2]) == pytest.approx(
+        50 * answer_of(*asked, "50ms")["accuracy"]["tpot"]["geometric_mean"], rel=0.01
+    )
+    assert "limits_missed_by_error" in answer_of(*asked, "50ms")
+    assert "limits_missed_by_error" not in answer_of(*asked, stricter)
 
 
 def test_a_burst_is_simulated_beside_the_plateau(tmp_path: Path) -> None:
@@ -189,11 +150,3 @@ def test_a_gpu_without_measured_kernels_says_what_its_times_rest_on(
     assert found.err.count(f"{gpu}: roofline with") == bool(says)
     assert says in found.err
     assert leaves_out not in found.err
-
-
-def test_a_row_of_a_plan_says_what_it_was_planned_with(tmp_path: Path) -> None:
-    (plan := tmp_path / "plan.json").write_text(run(*LOWEST, "--json").out, encoding="utf-8")
-    for asked in (("cost", f"{plan}:recommendation"), ("compare-models", f"{plan}:recommendation", "llama-3.1-8b")):
-        assert "was planned with" not in run(*asked, *FAST).err
-        other = run(*asked, "--gpu", "h100-sxm", *FAST).err
-        assert "was planned with --gpu a100-sxm-40gb --weights bf16 --prompt 230 --output 203, and this price" in other

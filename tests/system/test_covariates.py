@@ -16,7 +16,7 @@ from moescale.fitting.workflow import fitted_law
 from moescale.models.family import law_size, n_total
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.scaling_laws import FORMS, find_law, loss, predict
-from moescale.scaling_laws.covariates import further_inputs
+from moescale.scaling_laws.form import further_inputs
 from moescale.scaling_laws.law import extrapolation
 from moescale.typing import FloatArray
 

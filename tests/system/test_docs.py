@@ -392,9 +392,8 @@ def test_the_serving_page_states_the_figures_of_the_catalogue() -> None:
     assert len(logs) == 8
     assert f"{reserve['default']['per_gpu_gib']:g} GiB: the median of eight" in page
     assert f"range from {logs[0]:.2f} to {logs[-1]:.2f} GiB" in page
-    owned = owned_defaults()
-    for option, value in (("years", owned.years), ("usd-per-kwh", owned.usd_per_kwh), ("pue", owned.pue)):
-        assert f"| `--{option}` | {value:g} |" in page
+    for name, value in owned_defaults().items():
+        assert f"| `--{name.replace('_', '-')}` | {value:g} |" in page
     assert f"{REQUEST_S * 1e3:g} ms between client and scheduler" in page
 
 

@@ -315,9 +315,6 @@ def test_a_lifetime_changes_nothing_else() -> None:
     assert (before.pop("objective"), after.pop("objective")) == ("serve", "lifetime")
     assert (before.pop("decided_by"), after.pop("decided_by")) == ("recommendation", "lifetime.recommendation")
     assert before.pop("apart_usd_per_mtok") > 0.0  # which a life does not state
-    for record in (before, after):  # but for training days and dollars, which a price of training adds
-        advice = cast("dict[str, object]", record["recommendation"])
-        advice["why"] = str(advice["why"]).partition("Training uses")[0]
     assert after == before
     assert {"train_gpu", "mfu", "gpu_days", "usd"} <= cast("dict[str, object]", training).keys()
 
@@ -397,15 +394,9 @@ def test_a_life_is_json_and_carries_intervals() -> None:
             low, high = known(c.intervals and c.intervals["total_usd"])  # type: ignore[arg-type]
             assert 0.99 * low <= c.total_usd <= 1.01 * high
             assert set(known(c.intervals)) >= {"n_params", "tokens", "training_usd", "serving_usd"}  # type: ignore[arg-type]
-    # The interval is of what varies: dollars at a loss, the loss within dollars.
-    low, high = known(life.recommendation.model.intervals)["total_usd"]  # type: ignore[index]
-    said = f"90% interval over the law's draws: {format_usd(low)} to {format_usd(high)} in total."
-    assert said in life.recommendation.why
     _, within = lived(replace(LIVED, max_total_usd=1e5), DRAWN)
     low, high = known(within.recommendation.model.intervals)["loss"]  # type: ignore[index]
     assert low < high
-    assert f"90% interval over the law's draws: loss {low:.4f} to {high:.4f}." in within.recommendation.why
-    assert "$100K to $100K" not in within.recommendation.why
 
 
 @pytest.mark.parametrize(
@@ -437,17 +428,14 @@ def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
     assert max(c.experts for c in plan.frontier) <= 8
     for change in ({"max_loss": plan.base_loss}, {"max_usd_per_mtok": known(plan.base_usd_per_mtok)}):
         assert ask(replace(question, **change), law=low).recommendation.model.experts <= 8
-    cheapest_shown = min(plan.bounded_loss, key=lambda c: c.usd_per_mtok or math.inf)
     (excluded,) = (note for note in plan.recommendation.caveats if note.startswith("Excluded: "))
-    assert excluded.startswith("Excluded: 64, 256 experts (X = 21.7, 85.7), ")
+    assert excluded.startswith("Excluded: 64, 256 experts (X = 21.7, 85.7). ")
     assert excluded.endswith("recovered is trusted up to X = 3 (8 experts of this shape).")
-    beyond = "cheaper by extrapolation" in excluded
-    assert beyond == (cheapest_shown.experts > 8)
     refused = (
         r"recovered is trusted up to X = 3 \(8 experts of this shape\) and may not recommend 64 experts \(X = 21.7\)"
     )
     for match in (4.0, 64.0):
-        with pytest.raises(InfeasibleError, match=rf"{refused}; nearest: 8; .*, or give --law pooled2026"):
+        with pytest.raises(InfeasibleError, match=rf"{refused}; nearest: 8; .*, or give another --law"):
             ask(replace(question, experts=(64.0, 256.0), match_experts=match), law=low)
     # A base beyond the law sets a loss that the law's own counts may not reach.
     with pytest.raises(InfeasibleError, match="reaches the loss of the loss-optimal"):
@@ -503,16 +491,13 @@ def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, 
     assert use.flops_used == model.training_flops
     assert use.budget_share == pytest.approx(use.flops_used / plan.budget_flops)
     assert use.tokens_per_active_param == pytest.approx(known(model.tokens) / known(model.n_params_active))
-    assert use.gpu_days == pytest.approx(TRAINING.gpu_hours(use.flops_used) / 24)
+    assert use.gpu_days == pytest.approx(TRAINING.usd_per_flop * use.flops_used / TRAINING.usd_per_gpu_hour / 24)
     assert use.usd == pytest.approx(TRAINING.usd_per_flop * use.flops_used)
-    text = plan.recommendation.why
     if use.budget_share < 0.985:
         assert f"{1.0 - use.budget_share:.0%} of the budget: with --max-tokens " in plan_words(plan)
-        assert "of the budget is unused: with --max-tokens " in text
-        assert ("a larger model costs more than $0.0500" in text) == bool(bound)
     else:
         assert "of budget" not in plan_words(plan)
-        assert "Training uses the whole budget" in text
+        assert "unused_because" not in cast("dict[str, object]", plan.to_dict()["training"])
     assert cast("dict[str, object]", plan.to_dict()["training"]).keys() >= {"flops_used", "gpu_days", "usd"}
     assert "gpu_days" not in cast("dict[str, object]", main_plan().to_dict()["training"])
 

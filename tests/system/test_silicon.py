@@ -16,8 +16,8 @@ from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.attention import attention_grid
-from moescale.latency.card import LOAD, QUANTISE, SCALE, gemm_grid
-from moescale.latency.kernels.moe import fit_formula, formula_s, moe_kernels, moe_rows, shipped_formula
+from moescale.latency.card import QUANTISE, SCALE, gemm_grid
+from moescale.latency.kernels.moe import formula_s, moe_kernels, moe_rows
 from moescale.latency.kernels.tables import default_version, find_system, of_the_fastest
 from moescale.latency.latent import module_grid
 from moescale.latency.messages import all_reduce_grid
@@ -117,8 +117,7 @@ def test_tabulated_models_take_what_the_packages_engine_says(
     ],
 )  # fmt: skip
 def test_measured_experts_are_answered_from_their_own_rows(system: str, engine: str, kind: str, most: float) -> None:
-    table = (system, engine, default_version(system, engine), kind, LOAD)
-    assert shipped_formula(*table) is not None
+    table = (system, engine, default_version(system, engine), kind)
     rows = moe_rows(*table)
     off = np.abs(np.log(moe_kernels(*table).seconds(rows.shape) / rows.latency_s))
     assert np.median(off) < 0.003
@@ -128,7 +127,7 @@ def test_measured_experts_are_answered_from_their_own_rows(system: str, engine: 
 @pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm"])
 def test_sglang_serves_gpt_oss_on_hopper_with_the_kernels_of_vllms_table(gpu: str) -> None:
     """Without expert parallelism; with it the experts' weights are unpacked to 16 bits, and take longer than half of all."""
-    sglang, vllm = (Silicon(find_gpu(gpu), name, None, 0.53125, weights="mxfp4") for name in ("sglang", "vllm"))
+    sglang, vllm = (Silicon(find_gpu(gpu), name, 0.53125, weights="mxfp4") for name in ("sglang", "vllm"))
     split, spread = (sglang.decode_s(GPT_OSS, 2, 64, 1024, expert_parallel=ways) for ways in (1, 2))
     np.testing.assert_allclose(split, vllm.decode_s(GPT_OSS, 2, 64, 1024), rtol=0.05)
     assert spread > 1.5 * split
@@ -146,7 +145,7 @@ def test_of_alternative_kernels_the_fastest_counts_and_repeats_are_averaged() ->
     ("system", "least", "median", "most"), [("a100_sxm", 0.031, 0.078, 0.117), ("h100_sxm", 0.024, 0.082, 0.141)]
 )
 def test_left_out_shapes_are_predicted_as_stated(system: str, least: float, median: float, most: float) -> None:
-    table = (system, "vllm", default_version(system, "vllm"), "bfloat16", LOAD)
+    table = (system, "vllm", default_version(system, "vllm"), "bfloat16")
     found = load_script("scripts/left_out_kernels.py").leave_one_shape_out(*table)
     errors = [shape.median_error for shape in found]
     assert [min(errors), float(np.median(errors)), max(errors)] == pytest.approx([least, median, most], abs=0.005)
@@ -204,15 +203,15 @@ BATCHES = np.array([1.0, 16.0, 128.0])
 def test_a_named_format_is_read_from_its_own_kernels() -> None:
     model = shapes()["llama-3.1-70b"]
     for backend in ("vllm", "trtllm", "sglang"):
-        named, scaled = (Silicon(B200, backend, None, 0.5625, host_s=0.0, weights=name) for name in ("nvfp4", None))
-        fp8 = Silicon(B200, backend, None, 1.0, host_s=0.0, weights="fp8")
+        named, scaled = (Silicon(B200, backend, 0.5625, host_s=0.0, weights=name) for name in ("nvfp4", None))
+        fp8 = Silicon(B200, backend, 1.0, host_s=0.0, weights="fp8")
         assert not named.unmeasured(model)
         # Products in fp4 against weights that are read as such and multiplied in bf16.
         assert float(named.prefill_s(model, 1, 8, 2048)) < 0.75 * float(scaled.prefill_s(model, 1, 8, 2048))
         assert float(named.prefill_s(model, 1, 8, 2048)) < float(fp8.prefill_s(model, 1, 8, 2048))
         assert np.all(fp8.decode_s(model, 1, BATCHES, 2048) > named.decode_s(model, 1, BATCHES, 2048))
     assert Silicon(H100, weights="bf16").decode_s(MODEL, 2, 16, 640) == Silicon(H100).decode_s(MODEL, 2, 16, 640)
-    one, other = (Silicon(H100, "vllm", None, 1.0, weights=name) for name in ("fp8", None))
+    one, other = (Silicon(H100, "vllm", 1.0, weights=name) for name in ("fp8", None))
     assert one.decode_s(MODEL, 2, 16, 640) == other.decode_s(MODEL, 2, 16, 640)
     source, blocks = Silicon(find_gpu("h200-sxm"), weight_bytes_per_param=1.0), shapes()["qwen3-235b-a22b"]
     per_tensor = replace(blocks, quantised=replace(blocks.quantised, scale_per_tensor=True))
@@ -231,7 +230,7 @@ def test_every_part_has_the_time_of_its_own_format(
     model: Architecture, gpu: str, backend: str, weights: str, held: float
 ) -> None:
     """Every part's time is linear in the share that is quantised, and 0 of it is bf16 to all digits."""
-    source = Silicon(find_gpu(gpu), backend, None, held, host_s=0.0, weights=weights)
+    source = Silicon(find_gpu(gpu), backend, held, host_s=0.0, weights=weights)
     wide = Silicon(find_gpu(gpu), backend, host_s=0.0)
     none = Quantised(**{part.name: 0.0 for part in fields(Quantised)})
 
@@ -248,7 +247,7 @@ def test_every_part_has_the_time_of_its_own_format(
 
 
 def test_published_gpt_oss_keeps_attention_in_bf16_and_parts_without_kernels_are_named() -> None:
-    source = Silicon(find_gpu("h200-sxm"), "vllm", None, 0.53125, host_s=0.0, weights="mxfp4")
+    source = Silicon(find_gpu("h200-sxm"), "vllm", 0.53125, host_s=0.0, weights="mxfp4")
     assert GPT_OSS.quantised == shapes()["gpt-oss-20b"].quantised == Quantised(attention=0.0)
     narrow = replace(GPT_OSS, quantised=Quantised())
     assert np.all(source.decode_s(narrow, 1, BATCHES, 1024) < source.decode_s(GPT_OSS, 1, BATCHES, 1024))
@@ -256,7 +255,7 @@ def test_published_gpt_oss_keeps_attention_in_bf16_and_parts_without_kernels_are
     assert source.unmeasured(narrow) == ["matrix products"]
 
     def named(gpu: str, backend: str, weights: str, model: Architecture) -> list[str]:
-        return Silicon(find_gpu(gpu), backend, None, 0.55, weights=weights).unmeasured(model)
+        return Silicon(find_gpu(gpu), backend, 0.55, weights=weights).unmeasured(model)
 
     assert named("h100-sxm", "vllm", "int4", shapes()["llama-3.1-8b"]) == ["matrix products"]
     assert named("h200-sxm", "vllm", "int4", DEEPSEEK) == ["latent attention", "matrix products"]
@@ -288,7 +287,7 @@ def test_decoding_latent_modules_hold_no_launches_of_the_host() -> None:
 
 @pytest.mark.parametrize("gpu", ["h200-sxm", "b200-sxm"])
 def test_latent_attention_is_put_together_where_its_modules_were_not_measured(gpu: str) -> None:
-    parts, modules = (Silicon(find_gpu(gpu), backend, None, 1.0, host_s=0.0) for backend in ("sglang", "trtllm"))
+    parts, modules = (Silicon(find_gpu(gpu), backend, 1.0, host_s=0.0) for backend in ("sglang", "trtllm"))
     alone = replace(DEEPSEEK, n_moe_layers=0.0)
     for ask, tokens in ((Silicon.decode_s, 2048.0), (Silicon.prefill_s, 1024.0)):
         ratio = ask(parts, alone, 8, BATCHES, tokens) / ask(modules, alone, 8, BATCHES, tokens)
@@ -359,15 +358,14 @@ def test_a_narrow_cache_makes_no_prompt_much_dearer(backend: str) -> None:
 
 @pytest.mark.parametrize(("system", "version"), [("a100_sxm", "0.14.0"), ("h100_sxm", "0.24.0")])
 def test_shipped_formulas_are_what_a_fit_gives(system: str, version: str) -> None:
-    table = (system, "vllm", version, "bfloat16", LOAD)
-    shipped, rows, measured_on = shipped_formula(*table), moe_rows(*table), find_system(system)
-    assert shipped is not None
+    table = (system, "vllm", version, "bfloat16")
+    shipped, rows, measured_on = moe_kernels(*table).formula, moe_rows(*table), find_system(system)
+    fit_formula = load_script("scripts/fit_moe_formulas.py").fit_formula
     two = [
         formula_s(formula, rows.shape, measured_on, "bfloat16")
         for formula in (shipped, fit_formula(rows, measured_on, "bfloat16"))
     ]
     np.testing.assert_allclose(two[0], two[1], rtol=1e-3)
-    assert shipped_formula(system, "vllm", "0.0.1", "bfloat16", LOAD) is None
 
 
 def test_the_loop_over_experts_is_as_far_from_a_measured_server_at_every_batch() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from moescale.errors import InputError
-from moescale.experiments.sweep import drive, read_log, read_progress
+from moescale.experiments.sweep import drive, read_log
 from moescale.experiments.sweep_file import expand, read_sweep
 from moescale.runs.table import read_runs
-from stub_training import document, made
+from stub_training import document, made, step_of
 
 pytest.importorskip("submitit", reason="needs submitit: pip install '.[train]'")
 
@@ -125,9 +125,7 @@ def test_a_real_sweep_goes_on_to_the_same_losses(tmp_path: Path) -> None:
 
     def kill_once() -> None:
         """The training process of the second run, once it is past its first checkpoint."""
-        while read_progress(victim.output).get("step", 0) < 4 or not list(
-            (victim.output / "checkpoints").glob("step-*")
-        ):
+        while step_of(victim.output) < 4 or not list((victim.output / "checkpoints").glob("step-*")):
             time.sleep(0.01)
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):

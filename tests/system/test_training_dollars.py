@@ -95,7 +95,7 @@ def test_days_buy_each_built_model_the_flops_of_its_own_mfu() -> None:
     assert (refused.code, "give --days" in refused.err) == (2, True)
     short = answer_of(*asked, "--bootstrap", 0, "--max-tokens", "500B")  # which more days do not lengthen
     assert short["training"]["days"] < 9.0
-    assert "reaches the baseline's loss" in short["training"]["unused_because"]
+    assert short["training"]["unused_because"] == "with --max-tokens 500B"
 
 
 @pytest.mark.fuzz
@@ -253,7 +253,7 @@ def prices(seed: int, folder: Path) -> dict[str, float]:
     assert code == 0, error
     told = json.loads(out)
     asked = read_state(query, find_law)
-    plan, price = asked.plan(), asked.question.training
+    plan, price = asked.request.plan(asked.law), asked.question.training
     assert price is not None
     best, gpus = plan.decision, int(query["train-gpus"]) if "train-gpus" in query else None
     model = KnownModel(name="built", architecture=best.architecture.architecture(), tokens=best.model.tokens)

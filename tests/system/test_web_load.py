@@ -154,9 +154,9 @@ def test_equal_questions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert json.loads(answers[-1])["asked"] == 2
 
 
-def test_kept_answers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_answers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
-    monkeypatch.setattr(pool, "KEPT_BYTES", 30)  # two answers
+    monkeypatch.setattr(pool, "MOST_KEPT", 2)
 
     async def ask() -> list[int]:
         found = pool.Pool(partial(slow_answers.counted, 0.0))

@@ -25,9 +25,8 @@ from moescale.models.recipe import recipe_for
 from moescale.models.rounding import Buildable, buildable, buildable_between, family_of, vocabulary
 from moescale.options.known import published_model
 from moescale.planning.allocation import Budget, at_size
-from moescale.planning.as_built import TRAINED, Bounds, remember_prices
+from moescale.planning.as_built import TRAINED, Bounds, near_shapes, promising, remember_prices
 from moescale.planning.candidate import Candidate
-from moescale.planning.near_shapes import near_shapes, promising
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.plan_file import parse_plan
 from moescale.planning.question import prepare

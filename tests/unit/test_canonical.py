@@ -15,7 +15,7 @@ from command_line import RUNS
 from examples import daily
 from moescale.errors import InputError
 from moescale.fitting import auto
-from moescale.fitting.canonical import RunArrays, in_unit, order, reordered
+from moescale.fitting.canonical import RunArrays, in_unit, order
 from moescale.fitting.fit import fit
 from moescale.fitting.workflow import FitSettings, FittedLaw, fit_runs, predict_runs
 from moescale.models.family import find_family
@@ -38,7 +38,7 @@ def dense(repeated: int = 0) -> RunTable:
 
 def shuffled(runs: RunTable, rows: NDArray[np.intp]) -> RunTable:
     """Another order of rows and other names."""
-    other = reordered(runs, rows)
+    other = runs.at(rows)
     names = {"seed": np.arange(rows.size)[::-1] * 7.0, "run": np.array([f"x{i}" for i in rows], dtype=object)}
     return replace(other, columns={**other.columns, **names}, row_numbers=np.arange(1, rows.size + 1))
 
@@ -67,7 +67,7 @@ def test_rows_are_ordered_by_what_a_fit_reads(rows: list[int]) -> None:
     unique = np.where(np.arange(20) >= 16, runs.tokens / 2.0, runs.tokens)  # the repeats differ in this alone
     runs = replace(runs, columns={**runs.columns, "unique_tokens": unique})
     other = shuffled(runs, np.array(rows))
-    one, two = (reordered(table, order(table)) for table in (runs, other))
+    one, two = (table.at(order(table)) for table in (runs, other))
     for name in ("n_params", "tokens", "experts", "loss"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
     np.testing.assert_array_equal(one.columns["unique_tokens"], two.columns["unique_tokens"])

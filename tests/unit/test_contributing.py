@@ -93,10 +93,10 @@ def test_the_gpu_of_the_page_is_a_row_of_the_catalogue(monkeypatch: pytest.Monke
     try:
         with monkeypatch.context() as patched:
             patched.setattr(catalogue, "read", lambda file: extended if file == "gpus.toml" else read(file))
-            hardware._read_gpus.cache_clear()
+            hardware.gpus.cache_clear()
             found = find_gpu(name)
     finally:
-        hardware._read_gpus.cache_clear()
+        hardware.gpus.cache_clear()
     assert (found.memory_bytes, found.bf16_flops_per_s) == (own.memory_bytes, own.bf16_flops_per_s)
     model = next(iter(shapes().values()))
     assert 0 < Roofline(found).decode_s(model, 8, 16, 512) < Roofline(find_gpu("l4")).decode_s(model, 8, 16, 512)

@@ -44,8 +44,8 @@ def test_curves_are_those_of_the_plan(flops: float) -> None:
         np.testing.assert_array_equal(np.where(np.isfinite(usd[i]), usd[i], np.nan), curve.usd_per_mtok)
     assert found.n_params[:, found.optimum].tolist() == [c.n_params for c in plan.loss_optimal]
     # The baseline has 4 experts, and no curve: it only compares.
-    assert found.base_experts == plan.base_experts == 4.0
-    assert (found.base_loss, found.base_usd_per_mtok) == (plan.base_loss, plan.base_usd_per_mtok)
+    assert found.base.experts == plan.base_experts == 4.0
+    assert (found.base.loss, found.base.usd_per_mtok) == (plan.base_loss, plan.base_usd_per_mtok)
 
 
 def test_the_band_is_that_of_the_plans_intervals() -> None:
@@ -57,7 +57,7 @@ def test_the_band_is_that_of_the_plans_intervals() -> None:
     assert np.all(low <= high)
     # All draws agree on the base, and the recovered law lies among its own draws.
     base = list(found.experts).index(4.0), found.optimum
-    np.testing.assert_allclose([low[base], high[base]], found.base_loss, rtol=1e-12)
+    np.testing.assert_allclose([low[base], high[base]], found.base.loss, rtol=1e-12)
     assert np.mean((low <= found.loss) & (found.loss <= high)) > 0.9
     assert loss_band(LAW, Question(budget=Budget(5.15e21), draws=0)) is None
 
@@ -74,7 +74,7 @@ def test_scaling_is_the_loss_optimal_model_of_each_budget() -> None:
 @given(hours=st.floats(1.0, 1e9), mfu=st.floats(0.01, 1.0))
 def test_gpu_hours_buy_the_flops_that_take_so_many_hours(hours: float, mfu: float) -> None:
     price = TrainingPrice(gpu=GPU, usd_per_gpu_hour=1.0, mfu=mfu)
-    assert math.isclose(price.gpu_hours(price.flops_bought(hours / 24.0, 1.0, None)), hours, rel_tol=1e-12)
+    assert math.isclose(price.usd_per_flop * price.flops_bought(hours / 24.0, 1.0, None, None), hours, rel_tol=1e-12)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from moescale.models.parameters import kv_bytes_per_request, weight_bytes_per_gp
 from moescale.models.published import shapes
 from moescale.serving.deployment import ARRAY_FIELDS, Deployment, with_traffic
 from moescale.serving.gpu_counts import cheapest, cost
-from moescale.serving.reasons import infeasible_reason
-from moescale.serving.steady_state import LIMITS, Serving, serve
+from moescale.serving.steady_state import LIMITS, Serving, infeasible_reason, serve
 from moescale.serving.traffic import summarise
 from moescale.typing import FloatArray
 from random_models import models, perfect
@@ -277,8 +276,6 @@ def test_a_call_with_arrays_of_everything_equals_the_scalar_calls(
                 ("max_num_seqs", 0.5), ("utilization", 0.0), ("weight_bytes_per_param", -1.0),
             )
         ),
-        ({"prompt_nodes": ((100.0, 0.5), (200.0, 0.5))}, "prompt_nodes"),
-        ({"prompt_nodes": ((230.0, 0.5),)}, "prompt_nodes"),
         *(({"max_gpus": count}, "max_gpus") for count in (0, 2.5, 10**9)),
     ],
 )  # fmt: skip

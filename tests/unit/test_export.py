@@ -30,7 +30,7 @@ from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import SCHEDULES, Recipe, recipe_for
 from moescale.models.rounding import Buildable
-from moescale.training.choice import Launch, choose
+from moescale.training.choice import Launch, choose_launch
 from moescale.training.parallelism import (
     Split,
     Trainer,
@@ -41,7 +41,7 @@ from moescale.training.parallelism import (
     splits,
     stages_of,
 )
-from moescale.units import format_flops, format_usd
+from moescale.units import format_bytes, format_flops, format_usd
 
 SHAPE = Buildable(
     n_layers=20, d_model=1664, n_heads=13, n_kv_heads=13, head_dim=128, d_ffn=4416, n_experts=16, top_k=2, moe_every=2,
@@ -173,31 +173,34 @@ def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpu
 @daily(10)
 @given(shape=shapes(), name=st.sampled_from(list(FORMATS)), memory_gib=st.floats(2, 200))
 def test_the_smallest_count_fits_and_no_smaller_one_does(shape: Buildable, name: str, memory_gib: float) -> None:
-    model, run, trainer = model_of(shape), recipe(), FORMATS[name]
-    gpu = replace(H100, memory_bytes=memory_gib * 2**30)
+    model, trainer = model_of(shape), FORMATS[name]
+    launch = Launch(trainer=trainer, batch_tokens=256 * 2048, sequence_tokens=2048)
+    run, gpu = launch.recipe(model, 1e11), replace(H100, memory_bytes=memory_gib * 2**30)
     counts = [count for count in gpu_counts() if fits(model, run, gpu, count, trainer)]
     if not counts:
         with pytest.raises(InfeasibleError):
-            choose(model, run, gpu, Launch(trainer=trainer), mfu=0.4)
+            choose_launch(model, 1e11, gpu, launch, mfu=0.4)
         return
-    found = choose(model, run, gpu, Launch(trainer=trainer), mfu=0.4, gpus=counts[0])
+    found = choose_launch(model, 1e11, gpu, launch, mfu=0.4, gpus=counts[0])
     assert found.memory.total_bytes <= found.memory.available_bytes == gpu.memory_bytes * 0.9
     for smaller in (n for n in gpu_counts() if n < counts[0]):
         with pytest.raises(InfeasibleError) as refused:
-            choose(model, run, gpu, Launch(trainer=trainer), mfu=0.4, gpus=smaller)
+            choose_launch(model, 1e11, gpu, launch, mfu=0.4, gpus=smaller)
         if "are usable" in str(refused.value):
             assert refused.value.nearest == f"{counts[0]} GPU{'s' if counts[0] > 1 else ''}"
 
 
 def test_a_run_that_ends_in_time_takes_the_fewest_gpus() -> None:
-    found = choose(model_of(SHAPE), recipe(7.8e11), A100, Launch(trainer=MEGATRON), mfu=0.4)
+    launch = Launch(trainer=MEGATRON, rule="paper")
+    found = choose_launch(model_of(SHAPE), 7.8e11, A100, launch, mfu=0.4)
     assert found.split.gpus == 16
     assert found.days == pytest.approx(found.training_flops / (16 * 312e12 * 0.4) / 86400)
     assert found.days < 30
-    halved = choose(model_of(SHAPE), recipe(7.8e11), A100, Launch(trainer=MEGATRON), mfu=0.4, gpus=32)
+    halved = choose_launch(model_of(SHAPE), 7.8e11, A100, launch, mfu=0.4, gpus=32)
     assert halved.days == pytest.approx(found.days / 2)
+    launch = Launch(trainer=TORCHTITAN, batch_tokens=256 * 2048, sequence_tokens=2048)
     with pytest.raises(InfeasibleError, match=r"7 x h100-sxm cannot .* no split .*; nearest: 8 GPUs"):
-        choose(model_of(SHAPE), recipe(), H100, Launch(trainer=TORCHTITAN), mfu=0.4, gpus=7)
+        choose_launch(model_of(SHAPE), 1e11, H100, launch, mfu=0.4, gpus=7)
 
 
 @pytest.mark.system
@@ -251,8 +254,8 @@ def test_every_export_holds_the_same_model(name: str, shape: Buildable, tmp_path
     assert float(counted.total - counted.embedding) == pytest.approx(
         float(count_parameters(model_of(shape)).non_embedding_total)
     )
-    readme = (folder / "README.md").read_text()
-    assert all(line in readme for line in done.choice.memory.arithmetic)
+    memory = format_bytes(done.choice.memory.total_bytes)
+    assert f"Memory of the fullest GPU: {memory} of " in (folder / "README.md").read_text()
     assert json.loads(json.dumps(done.to_dict()))["parallel"]["split"]["gpus"] == done.choice.split.gpus
     if name == "hf":  # `moescale train` reads the shape back
         stated = read_settings(folder / "run.toml").model

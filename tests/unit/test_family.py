@@ -20,7 +20,6 @@ from moescale.export.huggingface import config_of
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.io.records import record
-from moescale.models.architecture import validate
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, of_architecture, same_variables
 from moescale.models.family import (
     CONVENTIONS,
@@ -97,7 +96,7 @@ def drawn_families(draw: st.DrawFn) -> ModelFamily:
 @pytest.mark.system
 @given(drawn_families(), sizes, expert_counts)
 def test_the_shape_holds_what_the_abstraction_says(family: ModelFamily, n_params: float, experts: float) -> None:
-    shape = validate(architecture(family, n_params, experts))
+    shape = architecture(family, n_params, experts)
     counted = count_parameters(shape)
     uncounted = counted.router + counted.norms
     assert float(counted.total - uncounted) == pytest.approx(float(n_total(family, n_params, experts)), rel=1e-11)

@@ -20,7 +20,7 @@ from command_line import answer_of, run
 from moescale.errors import InputError
 from moescale.runs.importers import import_runs, rule_of
 from moescale.runs.importers.rows import rows_of
-from moescale.runs.importers.tracked_run import Series, TrackedRun, scalar, series
+from moescale.runs.importers.tracked_run import TrackedRun, scalar
 from moescale.runs.table import read_runs, write_runs
 from reference_data import ROOT
 from run_tables import write
@@ -446,11 +446,12 @@ def test_whatever_was_logged_the_table_is_one_that_fit_reads(runs: list[TrackedR
 
 
 def test_of_a_step_logged_twice_the_last_value_counts() -> None:
-    curve = series([(1, 5.0), (2, 4.0), (1, 3.0), (math.nan, 9.0)])
+    run = a_run({}, {"loss": [(1, 5.0), (2, 4.0), (1, 3.0), (math.nan, 9.0)], "late": [(1, 2.0)]})
+    curve = run.metrics["loss"]
     assert curve.steps.tolist()[:2] == [1, 2]
     assert curve.values.tolist() == [3.0, 4.0, 9.0]
     assert (curve.until(1.5), curve.until(0.5), curve.until(math.nan)) == (3.0, 9.0, 9.0)
-    assert Series(np.array([1.0]), np.array([2.0])).until(0.5) is None
+    assert run.value("late", 0.5) is None
 
 
 @pytest.mark.parametrize("tracker", ["mlflow", "wandb", "tensorboard", "trainer"])

@@ -226,14 +226,14 @@ def test_what_no_model_reaches_costs_infinity() -> None:
     found = cheapest_at_loss(LAW, EXPERTS, 1.0, life(1e12), stepped)
     assert np.isinf(found.total_usd).all()
     assert np.isnan(found.n_params).all()
-    assert np.all(lowest_loss(LAW, EXPERTS) > 1.0)
+    assert np.all(lowest_loss(LAW, EXPERTS, life(0.0)) > 1.0)
     assert np.isnan(flops_optimal(LAW, EXPERTS, 1.0, 1e12).n_params).all()
     unserved = cheapest_at_loss(LAW, EXPERTS, TARGET, life(1e12), lambda n, e: np.full(n.shape, np.inf))
     assert np.isinf(unserved.total_usd).all()
     poor = best_within_total(LAW, EXPERTS, 1e-9, life(1e12), stepped)
     assert np.isinf(poor.total_usd).all()
     # The lowest loss is the edge of what is reached.
-    floor = lowest_loss(LAW, EXPERTS, max_tokens=1e12)
+    floor = lowest_loss(LAW, EXPERTS, life(0.0, max_tokens=1e12))
     for target, reached in ((floor + 1e-3, True), (floor - 1e-3, False)):
         found = cheapest_at_loss(LAW, EXPERTS, target, life(1e12, max_tokens=1e12), stepped)
         assert np.all(np.isfinite(found.total_usd) == reached)

@@ -13,7 +13,7 @@ from families import trust_region
 from moescale.errors import DamagedFileError
 from moescale.fitting.canonical import RunArrays
 from moescale.fitting.fit import fit
-from moescale.fitting.holdout import hold_out
+from moescale.fitting.workflow import hold_out
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_law, law_text, make_inputs, moescale2026, predict
 from moescale.scaling_laws.form import Observed

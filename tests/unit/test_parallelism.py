@@ -157,12 +157,24 @@ def test_a_pipeline_works_on_parts_of_the_batch_at_once_and_waits_for_the_fulles
 @pytest.mark.parametrize(
     ("model", "gpus", "changes", "reason", "words"),
     [
-        (MIXTRAL, 8, {"attention_dp": 3.0}, Reason.ATTENTION_DP, "cannot be shared evenly by 3 attention groups"),
-        (shapes()["llama-3.1-8b"], 2, {"attention_dp": 2.0}, Reason.ATTENTION_DP, "the model has none"),
-        (MIXTRAL, 8, {"pipeline_parallel": 3.0}, Reason.PIPELINE, "cannot be shared evenly by 3 pipeline stages"),
-        (MIXTRAL, 64, {"pipeline_parallel": 64.0}, Reason.PIPELINE, "64 pipeline stages cannot each have one of 32"),
-        (MIXTRAL, 8, {"pipeline_parallel": 4.0, "expert_parallel": 4.0}, Reason.EXPERT_PARALLEL, "2 is not a multiple"),
-        (MIXTRAL, 16, {"attention_dp": 16.0, "expert_parallel": math.inf}, Reason.EXPERT_PARALLEL, "8 experts a layer"),
+        (MIXTRAL, 8, {"attention_dp": 3.0}, Reason.ATTENTION_DP, "a number that divides the GPU count"),
+        (shapes()["llama-3.1-8b"], 2, {"attention_dp": 2.0}, Reason.ATTENTION_DP, "need a model with experts"),
+        (MIXTRAL, 8, {"pipeline_parallel": 3.0}, Reason.PIPELINE, "on 8 GPUs the pipeline stages exceed"),
+        (MIXTRAL, 64, {"pipeline_parallel": 64.0}, Reason.PIPELINE, "the pipeline stages exceed the layers"),
+        (
+            MIXTRAL,
+            8,
+            {"pipeline_parallel": 4.0, "expert_parallel": 4.0},
+            Reason.EXPERT_PARALLEL,
+            "do not divide the GPU count",
+        ),
+        (
+            MIXTRAL,
+            16,
+            {"attention_dp": 16.0, "expert_parallel": math.inf},
+            Reason.EXPERT_PARALLEL,
+            "exceed the experts",
+        ),
         (MIXTRAL, 24, {"attention_dp": 2.0}, Reason.HEADS, "12 GPUs cannot share 32 attention heads"),
     ],
 )

@@ -13,9 +13,8 @@ from moescale.latency.roofline import Roofline
 from moescale.models.published import find_shape, published_shapes
 from moescale.options.known import published_model
 from moescale.planning.question import as_released, release_notes
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import MOST_TPOT_S, MOST_TTFT_S, Deployment, slow_for_use
 from moescale.serving.gpu_counts import cost
-from moescale.serving.question import MOST_TPOT_S, MOST_TTFT_S, slow_for_use
 
 H200 = find_gpu("h200-sxm")
 SERVED = Deployment(gpu=H200, usd_per_gpu_hour=4.0, prompt_tokens=230.0, output_tokens=203.0)
@@ -92,9 +91,8 @@ def test_a_slow_server_is_called_so_unless_a_limit_is_stated() -> None:
 
 def test_cost_says_first_that_a_server_is_slow() -> None:
     asked = ("cost", "deepseek-v3", "--gpu", "gb200", "--gpus", 32, "--attention-dp", 32, "--latency", "roofline")
-    shown = run(*asked)
-    assert shown.out.startswith("Warning:  Too slow for interactive use: TPOT ")
-    assert "--usd-per-gpu-hour" in shown.err
+    asked = (*asked, "--usd-per-gpu-hour", 5)
+    assert run(*asked).out.startswith("Warning:  Too slow for interactive use: TPOT ")
     assert answer_of(*asked)["warnings"][0].startswith("Too slow for interactive use: TPOT ")
     assert "warnings" not in answer_of(*asked, "--max-tpot", "100ms")
 

@@ -22,10 +22,10 @@ from moescale.planning.candidate import Life
 from moescale.planning.plan import make_plan
 from moescale.planning.plan_file import parse_plan
 from moescale.planning.question import Question
-from moescale.planning.training_price import TrainingPrice, training_rate
+from moescale.planning.training_price import TrainingPrice, by_parts
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
-from moescale.training.choice import NEAR, Launch, choose
+from moescale.training.choice import NEAR, Launch, choose_launch
 from moescale.training.parallelism import Split, Trainer, memory_of, splits
 from moescale.training.step_time import StepTime, step_error, step_time
 from reference_data import ROOT
@@ -127,13 +127,16 @@ def test_fp8_is_faster_where_the_gpu_has_it() -> None:
         assert fp8.total_s <= bf16.total_s
 
 
+LAUNCH = Launch(trainer=SPLIT, batch_tokens=1024 * 4096, sequence_tokens=4096)
+
+
 def recipe() -> Recipe:
-    return replace(recipe_for(1e9, 1e12), batch_sequences=1024, sequence_tokens=4096)
+    return recipe_for(1e9, 1e12, batch_tokens=LAUNCH.batch_tokens, sequence_tokens=LAUNCH.sequence_tokens)
 
 
 @pytest.mark.parametrize("shape", [DENSE, MOE], ids=["dense", "experts"])
 def test_the_split_is_the_fastest_that_fits(shape: Architecture) -> None:
-    found = choose(shape, recipe(), H100, Launch(trainer=SPLIT), gpus=512)
+    found = choose_launch(shape, 1e12, H100, LAUNCH, gpus=512)
     for split in splits(shape, recipe(), 512, SPLIT):
         memory = memory_of(shape, recipe(), H100, split, SPLIT)
         if memory.total_bytes <= memory.available_bytes:
@@ -158,14 +161,14 @@ def test_many_splits_are_priced_as_each_alone(model: Architecture) -> None:
 
 def test_a_stated_mfu_rules_over_the_parts() -> None:
     parts, stated = (
-        choose(MOE, recipe(), H100, Launch(trainer=SPLIT), gpus=512),
-        choose(MOE, recipe(), H100, Launch(trainer=SPLIT), gpus=512, mfu=0.5),
+        choose_launch(MOE, 1e12, H100, LAUNCH, gpus=512),
+        choose_launch(MOE, 1e12, H100, LAUNCH, gpus=512, mfu=0.5),
     )
     assert (parts.mfu_from, stated.mfu_from) == ("parts", "stated")
     assert (stated.mfu, stated.split, stated.step) == (0.5, parts.split, parts.step)
     assert stated.days == pytest.approx(parts.days * parts.mfu / 0.5)
     assert "stated 50%" in stated.time_in_words
-    assert "published MoE runs" in parts.time_in_words
+    assert "stated" not in parts.time_in_words
 
 
 @pytest.mark.system
@@ -200,19 +203,18 @@ def test_the_stated_error_is_that_of_the_held_out_runs() -> None:
 
 
 def test_training_with_more_experts_reaches_less_of_peak_on_as_many_gpus_as_hold_them() -> None:
-    rate = training_rate(find_law("yun2024-recovered"), Budget(5.15e21), (1, 8, 64), H100, gpus=64)
-    assert rate.experts == (1.0, 8.0, 64.0)
-    assert rate.gpus == (64, 64, 64)
-    assert 0.1 < rate.mfu[2] < rate.mfu[1] < 0.6
-    assert rate.at(np.array(rate.experts)).tolist() == pytest.approx(rate.mfu)
-    assert rate.mfu[2] < float(rate.at(20.0)) < rate.mfu[1]
-    assert float(rate.at(1000.0)) == rate.mfu[2]
-    assert [error.kind for error in rate.errors] == ["dense", "moe", "moe"]
-    law = find_law("yun2024-recovered")
-    rate = training_rate(law, Budget(5.15e21), (1, 64), H100, gpus=8)
-    assert rate.gpus[0] == 8
-    assert rate.gpus[1] > 8
-    assert training_rate(law, Budget(1e32), (64,), H100) is None
+    law, timed = find_law("yun2024-recovered"), TrainingPrice(gpu=H100, usd_per_gpu_hour=2.0, mfu=0.4, timed=True)
+    price = by_parts(timed, law, Budget(5.15e21), (1, 8, 64), gpus=64, vocab_size=None)
+    (one, dense), (_, _), (_, most) = price.rate
+    assert [experts for experts, _ in price.rate] == [1.0, 8.0, 64.0]
+    assert 0.1 < most < dense < 0.6
+    assert price.mfu_at(np.array([1.0, 8.0, 64.0])).tolist() == pytest.approx([mfu for _, mfu in price.rate])
+    assert most < float(price.mfu_at(20.0)) < dense
+    assert float(price.mfu_at(1000.0)) == most
+    few = by_parts(timed, law, Budget(5.15e21), (1, 64), gpus=8, vocab_size=None).rate
+    assert [experts for experts, _ in few] == [1.0, 64.0]  # which 8 GPUs do not hold
+    assert few[0] != (one, dense)
+    assert by_parts(timed, law, Budget(1e32), (64,), gpus=None, vocab_size=None) is timed
 
 
 @pytest.mark.system
@@ -220,9 +222,9 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     law, budget = find_law("yun2024-recovered"), Budget(5.15e21)
     gpu, experts = find_gpu("a100-sxm-40gb"), (1.0, 4.0, 16.0, 64.0)
     deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)
-    rate = training_rate(law, budget, experts, gpu, gpus=64)
-    assert rate is not None
-    price = TrainingPrice(gpu=gpu, usd_per_gpu_hour=2.0, mfu=0.4, rate=rate, timed=True)
+    timed = TrainingPrice(gpu=gpu, usd_per_gpu_hour=2.0, mfu=0.4, timed=True)
+    price = by_parts(timed, law, budget, experts, gpus=64, vocab_size=None)
+    assert price.rate is not None
     asked = {"budget": budget, "experts": experts, "training": price, "train_gpus": 64.0, "draws": 0}
     question = Question(**asked, lifetime_tokens=1e12, objective="serve")  # pyright: ignore[reportArgumentType]
     plan = make_plan(law, question, deployment, Roofline(gpu))
@@ -236,10 +238,10 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     bill = price.bill(shape.architecture(), built.training_flops, built.tokens, 64)
     assert (use.mfu, use.gpu_days, use.mfu_from) == (bill.mfu, pytest.approx(bill.gpu_days), "parts")
     assert use.usd == pytest.approx(48.0 * (use.gpu_days or 0.0))
-    assert f"at MFU {bill.mfu:.2f} predicted (published MoE runs spread" in plan.recommendation.why
+    assert use.mfu_words == f"{bill.mfu:.2f} predicted"
     for life in plan.lifetime.plans:
         if isinstance(life, Life):
-            hours = life.training_flops / (gpu.bf16_flops_per_s * float(rate.at(life.experts))) / 3600
+            hours = life.training_flops / (gpu.bf16_flops_per_s * float(price.mfu_at(life.experts))) / 3600
             assert life.training_usd == pytest.approx(2.0 * hours)
     record = json.loads(json.dumps(plan.to_dict()))
     assert parse_plan(record, where="plan").training == use

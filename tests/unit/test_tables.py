@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from command_line import RUNS, answer_of, run
 from moescale.fitting.canonical import family_of
-from moescale.fitting.holdout import score
-from moescale.fitting.remarks import far_off
-from moescale.fitting.workflow import fit_runs, predict_runs
+from moescale.fitting.fit import far_off
+from moescale.fitting.workflow import fit_runs, predict_runs, score
 from moescale.runs.table import read_runs, write_runs
 from moescale.scaling_laws import Law, find_law, loss, predict
 from moescale.scaling_laws.law import predict_many

@@ -4,23 +4,60 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
-from dataclasses import MISSING, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from moescale.bounds import SEQUENCE_TOKENS, SHARE
 from moescale.cli.options import JSON, PLOT, command
-from moescale.cli.output import HeldBack, answer, check_plot, made_with, say, show_progress, typed, warn
+from moescale.cli.output import answer, held_back, made_with, say, show_progress, tell, typed, warn
 from moescale.errors import InputError, UnwrittenError, install, located
 from moescale.options.cost import CostServingOptions, LoadOptions, ModelOptions
-from moescale.options.export import ExportOptions
-from moescale.options.fields import at_option, flag, path, quantity, text
+from moescale.options.fields import Group, at_option, flag, path, quantity, refuse, text
 from moescale.options.law import EVERY_SHAPE, PLANNED_SHAPE, LawOptions
 from moescale.options.question import BoundOptions, TrainingOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
-PRESENTED = {"--details": 0, "--plot": 1, "--export": 1, "-o": 1}  # options of how an answer is shown: their values
+if TYPE_CHECKING:
+    from moescale.training.choice import Launch
+
+OF_RUN = ("peak_lr", "batch_tokens", "sequence_tokens", "schedule")  # of a launch by the option's own name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Group):
+    """The format and folder of an export, and how the run that it starts trains."""
+
+    HEADING = "Export for training"
+
+    export: str | None = text("Write files to train the model: hf, torchtitan or megatron.", metavar="FORMAT")
+    export_folder: Path | None = path("With --export: folder to write.", name="-o")
+    recipe: str | None = text("With --export: recipe (deepseek, paper or step-law); default: deepseek.")
+    schedule: str | None = text("With --export: cosine or wsd (constant, then decay); default: cosine.")
+    batch_tokens: float | None = quantity("With --export: tokens per step; default: the recipe's.", 1, 1e12)
+    sequence_tokens: int | None = quantity("With --export: sequence length; default: the recipe's.", SEQUENCE_TOKENS)
+    peak_lr: float | None = quantity("With --export: peak learning rate; default: the recipe's.", SHARE)
+
+    def launch(self) -> Launch | None:
+        """How the run that is written is launched; None without a format. InputError for what does not go together."""
+        if self.export is None:
+            others = [field.name for field in fields(self) if field.name != "export"]
+            refuse(self, others, "goes with --export only", "add --export hf|torchtitan|megatron")
+            return None
+        if self.export_folder is None:
+            raise InputError("needs a folder", where="--export", next_step="add -o FOLDER")
+        from moescale.export.launch import check_export
+        from moescale.export.trainers import FORMATS
+        from moescale.models.recipe import SCHEDULES, check_schedule, find_rule
+        from moescale.training.choice import Launch
+
+        check_export(self.export, self.export_folder)
+        find_rule(self.recipe, where="--recipe")
+        check_schedule(self.schedule or SCHEDULES[0], where="--schedule")
+        same: dict[str, Any] = {name: getattr(self, name) for name in OF_RUN}
+        return Launch(trainer=FORMATS[self.export], rule=self.recipe, **same)
 
 
 @command(
@@ -44,48 +81,37 @@ def plan(
     import numpy as np
 
     from moescale.options.planned import PlanRequest
+    from moescale.views.figures import check_plot, plan_figure, save_figure
     from moescale.views.terminal.plan import show_plan
 
-    check_plot(plot)
-    export.check()
+    with at_option("--plot"):
+        if plot is not None:
+            check_plot(plot)
+    launch = export.launch()
     every = law.shape == EVERY_SHAPE
     chosen = (replace(law, shape=PLANNED_SHAPE) if every else law).find_law()
-    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
-    source = serving.open_latency(deployment, remark=warn)
-    slow = every or bounds.lifetime_tokens is not None
-    asked = PlanRequest(
-        bounds=bounds,
-        deployment=deployment,
-        latency=source,
-        details=law,
-        kv_heads=serving.kv_heads,
-        unpriced=export.export is not None,
-        launch=export.launch(),
-        slower=serving.max_tpot is None,
-        beside_default=True,
-        explained=details or json_ or plot is not None,
-        wider=serving.wider(deployment),
-    )
+    slow, explained = every or bounds.lifetime_tokens is not None, details or json_ or plot is not None
+    how: dict[str, Any] = {"launch": launch, "explained": explained, "beside_default": True}
+    asked = PlanRequest.of(bounds, law, serving, warn, **how)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"), show_progress(slow and not json_) as progress:
         found = asked.plan(chosen, progress)
-    held_back = HeldBack(UnwrittenError)
+    exported, unwritten = None, list[InputError]()
     if plot is not None:
-        from moescale.views.figures import plan_figure
-
-        held_back.draw(plot, plan_figure, found)
-    exported = None
-    with held_back.writing(), at_option("--export"):
-        exported = export.write(found, bounds, deployment, source)
+        with held_back(unwritten, UnwrittenError):
+            save_figure(plan_figure(found), plot)
+    with held_back(unwritten, UnwrittenError), at_option("--export"):
+        if export.export is not None and export.export_folder is not None:
+            exported = asked.export(found, export.export, export.export_folder)
     record = {}
     if json_:
-        named = [Path(stated) for stated in (law.law, serving.gpu, serving.latency, serving.trace) if stated]
-        record = found.to_dict() | {"made_with": made_with(context, [file for file in named if file.is_file()])}
+        read = (law.law, serving.gpu, serving.latency, serving.trace)
+        record = found.to_dict() | {"made_with": made_with(context, read)}
         record |= {} if exported is None else {"export": exported.to_dict()}
-    options = " ".join((typed(context, PRESENTED), found.wider_options or "")).strip()
+    options = " ".join((typed(context), found.wider_options or "")).strip()
     answer(json_, record, show_plan, found, exported, details=details, options=options)
     warn(found.warnings)
-    held_back.tell()
+    tell(unwritten)
 
 
 @command(
@@ -98,15 +124,11 @@ def compare_models(
     law: LawOptions,
     serving: ServingOptions,
     training: TrainingOptions,
-    models: list[str] | None = text(
-        "Two or more models; published names, config.json:15T (with its training tokens), or rows of a plan "
-        "(plan.json:recommendation, or least-spend, for-volume, lower-loss, knee, more-sure, less-sure, cheapest).",
-        name="MODEL..",
-    ),
+    models: list[str] | None = text("Names, config.json:15T (its tokens), or rows as plan.json:knee.", name="MODEL.."),
     json_: bool = JSON,
 ) -> None:
     """Compare models: training, predicted loss, serving cost, and break-even lifetime."""
-    from moescale.options.known import asked_otherwise, stated_model
+    from moescale.options.known import stated_model
     from moescale.planning.compare_models import compare_models as compared
     from moescale.planning.question import release_notes
     from moescale.views.terminal.plan import show_compared_models
@@ -114,15 +136,14 @@ def compare_models(
     chosen = law.find_law()
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     known = [stated_model(stated, "MODEL..", warn) for stated in models or ()]
-    warn([*dict.fromkeys(filter(None, (asked_otherwise(stated, deployment) for stated in models or ())))])
     if training.train_precision is not None:
         known = [replace(model, trained_in=None) for model in known]
     price = training.training_price(deployment)
     source = serving.open_latency(deployment, remark=warn)
     life = training.lifetime_tokens
-    how: dict[str, Any] = {"training": price, "train_gpus": training.train_gpus, "lifetime_tokens": life}
+    how: dict[str, Any] = {"training": price, "train_gpus": training.train_gpus, "extra": law.inputs()}
     with at_option("MODEL.."):
-        rows = compared(known, chosen, deployment, source, extra=law.inputs(), **how)
+        rows = compared(known, chosen, deployment, source, lifetime_tokens=life, **how)
     warn(release_notes(known, deployment))
     record = [row.to_dict() for row in rows]
     answer(json_, record, show_compared_models, rows, chosen, deployment, price, life, source.name)
@@ -131,16 +152,12 @@ def compare_models(
 @command(
     "moescale cost llama-3.1-8b --gpu h100-sxm --prompt 512 --output 256",
     "moescale cost --config mixtral/config.json --gpu h100-sxm --prompt 512 --output 256",
-    "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb --max-num-seqs none",
     "moescale cost --config mixtral/config.json --gpu h100-sxm --weights fp8 --gpus 8 --replicas 4 --max-tpot 30ms",
     "moescale cost --config mixtral/config.json --trace requests.csv --scheduling chunked --latency roofline",
-    "moescale cost --config mixtral/config.json --gpu h100-sxm --gpus 2 --prompt 512 --output 256 --burst 500",
     "moescale cost llama-3.1-70b --gpu h100-sxm --weights fp8 --launch vllm",
-    "moescale cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 1024 --concurrency 64",
     "moescale cost llama-3.1-8b --gpu h100-sxm --request-rate 100 --max-ttft 500ms --max-tpot 25ms --percentile 99",
     "moescale cost deepseek-v3 --gpu h200-sxm --weights fp8 --prompt 4000 --output 1000 --prefill-gpus auto",
     top="published config n_params experts gpu max_gpus gpus prompt output max_ttft max_tpot weights concurrency launch",
-    then="top_k vocab_size replicas expert_parallel trace",
 )
 def cost(described: ModelOptions, load: LoadOptions, serving: CostServingOptions, json_: bool = JSON) -> None:
     """Serving cost of a model in dollars per million output tokens, and the cheapest GPU count."""
@@ -169,8 +186,7 @@ def web(
     law: Path | None = path("Law file that `fit -o` wrote, as the default law."),
 ) -> None:
     """Serve the interactive page on this machine: inputs, curves, uploads."""
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]:
         raise InputError(f"the page needs {' and '.join(missing)}", next_step=install("web"))
     from moescale.io.files import read_text
     from moescale.web.app import ADDRESS, create_app, listen, serve
@@ -178,8 +194,7 @@ def web(
     with located("--law"):
         text_of_law = None if law is None else read_text(law)
     with listen(port) as bound:
-        bound_port = int(bound.getsockname()[1])
-        token = secrets.token_urlsafe(16)
+        bound_port, token = int(bound.getsockname()[1]), secrets.token_urlsafe(16)
         address = f"http://{ADDRESS}:{bound_port}/?token={token}"
         page = create_app(bound_port, token, law_text=text_of_law, law_name=str(law))
         say(f"moescale: {address} (Ctrl-C ends it)")

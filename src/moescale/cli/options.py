@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -26,7 +26,7 @@ PANELS = {
     "Decide": ("decide", ("plan", "compare-models", "cost", "models", "web", "report")),
     "Scaling laws": ("laws", ("fit", "compare", "isoflop", "predict", "laws")),
     "Runs and measurements": ("runs", ("design", "import", "pack", "train", "sweep", "profile")),
-    "Check": ("reproduce", ("reproduce",)),
+    "Check": ("laws", ("reproduce",)),
 }
 HOMES = {name: (panel, module) for panel, (module, names) in PANELS.items() for name in names}
 COMMANDS = tuple(HOMES)
@@ -50,19 +50,18 @@ JSON = flag("Print one JSON value and nothing else.")
 PLOT = path("Draw the answer to this SVG, PDF or PNG file.")
 
 
-def command(*examples: str, top: str = "", then: str = "") -> Callable[[Callable[..., T]], Callable[..., T]]:
+def command(*examples: str, top: str = "") -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Add a function to the application, with `examples` at the end of its help.
 
     Options are the fields of its parameters that are dataclasses, and the parameters whose defaults describe one, as fields do. Those
-    of `top`, names with spaces, stand above all headings of the help, and those of `then` before the others, which follow in
-    the order of the signature and of the fields.
+    of `top`, names with spaces, stand above all headings; the others follow as the signature and the fields have them.
     """
     epilog = "\n\n".join(("Examples:", *(f"`{example}`" for example in examples)))  # typer keeps no single line breaks
 
     def add(function: Callable[..., T]) -> Callable[..., T]:
         name = function.__name__.rstrip("_").replace("_", "-")
         panel = HOMES[name][0]
-        return app.command(name, cls=ShortHelp, epilog=epilog, rich_help_panel=panel)(_flat(function, top, then))
+        return app.command(name, cls=ShortHelp, epilog=epilog, rich_help_panel=panel)(_flat(function, top))
 
     return add
 
@@ -77,7 +76,7 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
 HelpAll = Annotated[bool, Option("--help-all", is_eager=True, callback=_show_all, help="Describe every option.")]
 
 
-def _flat(function: Callable[..., T], top: str, then: str) -> Callable[..., T]:
+def _flat(function: Callable[..., T], top: str) -> Callable[..., T]:
     """The function of a command with a parameter for each of its options, as typer reads them; the last is --help-all."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
@@ -98,7 +97,7 @@ def _flat(function: Callable[..., T], top: str, then: str) -> Callable[..., T]:
             add(name, own.metadata["option"], own.default, hints[name])
         else:  # typer's context
             parameters[name] = parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
-    ordered = [parameters[name] for name in dict.fromkeys([*top.split(), *then.split(), *parameters])]
+    ordered = [parameters[name] for name in dict.fromkeys([*top.split(), *parameters])]
     ordered.append(Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll))
 
     @wraps(function)
@@ -129,39 +128,33 @@ class ShortHelp(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the short help, or the whole one where that is asked for or there is no heading."""
-        if ctx.meta.get(FULL) or not any(_heading(parameter) for parameter in self.params):
+        groups: dict[str, list[Any]] = {}
+        for parameter in self.get_params(ctx):
+            groups.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(parameter)
+        main = [(_name(parameter), _summary(parameter)) for parameter in groups.pop("")]
+        if ctx.meta.get(FULL) or not groups:
             super().format_help(ctx, formatter)
             return
-        width = min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
-        print("\n".join(_lines(self, ctx, width)), end="")
+        width, column = min(shutil.get_terminal_size((80, 24)).columns, WIDEST), 2 + GAP + max(len(n) for n, _ in main)
 
+        def write(text: str, first: str = "", indent: int = 0) -> None:
+            how: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
+            print(textwrap.fill(text, width - 1, initial_indent=first, subsequent_indent=" " * indent, **how))
 
-def _lines(command: ShortHelp, context: Any, width: int) -> Iterator[str]:
-    def wrapped(text: str, first: str = "", indent: int = 0) -> list[str]:
-        how: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
-        return textwrap.wrap(text, width - 1, initial_indent=first, subsequent_indent=" " * indent, **how)
-
-    yield from [*wrapped(command.get_usage(context)), "", *wrapped(command.help or ""), ""]
-    groups: dict[str, list[Any]] = {}
-    for parameter in command.get_params(context):
-        groups.setdefault(_heading(parameter), []).append(parameter)
-    main = [(_name(parameter), _summary(parameter)) for parameter in groups.pop("")]
-    column = 2 + GAP + max(len(name) for name, _ in main)
-    for name, summary in main:
-        yield from wrapped(summary, first=f"  {name}".ljust(column), indent=column)
-    yield ""
-    for heading, parameters in groups.items():
-        yield from wrapped(f"{heading}: {', '.join(parameter.opts[0] for parameter in parameters)}", indent=2)
-    yield ""
-    found = re.findall(r"^`(.+)`$", command.epilog or "", flags=re.MULTILINE)
-    short = [example for example in found if len(example) < width - 10]
-    for example in (short or found)[:EXAMPLES]:
-        yield from wrapped(example, first="Example: ", indent=4)
-    yield from [f"{context.command_path} --help-all describes every option, with all examples.", ""]
-
-
-def _heading(parameter: Any) -> str:
-    return getattr(parameter, "rich_help_panel", None) or ""
+        for text in (self.get_usage(ctx), self.help or ""):
+            write(text)
+            print()
+        for name, summary in main:
+            write(summary, f"  {name}".ljust(column), column)
+        print()
+        for heading, parameters in groups.items():
+            write(f"{heading}: {', '.join(parameter.opts[0] for parameter in parameters)}", indent=2)
+        print()
+        found = re.findall(r"^`(.+)`$", self.epilog or "", flags=re.MULTILINE)
+        short = [example for example in found if len(example) < width - 10]
+        for example in (short or found)[:EXAMPLES]:
+            write(example, "Example: ", 4)
+        print(f"{ctx.command_path} --help-all describes every option, with all examples.")
 
 
 def _name(parameter: Any) -> str:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from moescale.errors import InputError
-from moescale.options.fields import at_option
 
 if TYPE_CHECKING:
     import typer
-    from matplotlib.figure import Figure
     from rich.console import Console
 
     from moescale.typing import Progress
 
 P = ParamSpec("P")
+PRESENTED = {"--details": 0, "--plot": 1, "--export": 1, "-o": 1}  # options of how an answer is shown: their values
 
 
 def print_json(value: object) -> None:
@@ -38,6 +37,14 @@ def answer(
     from moescale.views.terminal.text import terminal
 
     show(terminal(), *of, **how)
+
+
+def answer_in_lines(json_: bool, record: object, lines: Iterable[str]) -> None:
+    """Print an answer of a few lines: its record under --json, else the lines."""
+    if json_:
+        print_json(record)
+    else:
+        print("\n".join(lines))
 
 
 def warn(messages: str | Iterable[str]) -> None:
@@ -66,59 +73,31 @@ def show_progress(enabled: bool) -> Generator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, console=terminal(error=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-
-        def report(step: str, share: float) -> None:
-            bar.update(task, description=step, completed=share)
-
-        yield report
+        yield lambda step, share: bar.update(task, description=step, completed=share)
 
 
-def check_plot(path: Path | None) -> None:
-    """Refuse a figure that could not be written before the work that it would show."""
-    if path is not None:
-        from moescale.views.figures import check_plot
+@contextmanager
+def held_back(errors: list[InputError], kind: type[InputError] = InputError) -> Generator[None]:
+    """Holds back the error of a file that cannot be written, to `tell` it once the answer is printed.
 
-        with at_option("--plot"):
-            check_plot(path)
-
-
-class HeldBack:
-    """The errors of files that could not be written, told once the answer is printed.
-
-    A command writes its files inside `writing`, before it prints, and calls `tell` at its end: the answer of minutes of
-    work is not lost to a full disk, nor a file to a reader that closes our output early. Errors of other kinds pass.
+    Files are written before, so that none is lost to a reader that closes our output early.
     """
-
-    def __init__(self, kind: type[InputError] = InputError) -> None:
-        self.kind = kind
-        self.errors: list[InputError] = []
-
-    @contextmanager
-    def writing(self) -> Generator[None]:
-        """Hold an error of this kind back."""
-        try:
-            yield
-        except self.kind as error:
-            self.errors.append(error)
-
-    def draw(self, path: Path | None, figure: Callable[P, Figure], *of: P.args, **how: P.kwargs) -> None:
-        """Draw a figure to the file that --plot names, if it names one."""
-        if path is not None:
-            from moescale.views.figures import save_figure
-
-            with self.writing():
-                save_figure(figure(*of, **how), path)
-
-    def tell(self) -> None:
-        """Raise the first error, after a warning for each of the others."""
-        if self.errors:
-            sys.stdout.flush()
-            warn(str(error) for error in self.errors[1:])
-            raise self.errors[0]
+    try:
+        yield
+    except kind as error:
+        errors.append(error)
 
 
-def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, object]:
-    """How an answer came to be: version, command line, and the SHA-256 of the files that it read."""
+def tell(errors: Sequence[InputError]) -> None:
+    """Raise the first of the errors that were held back, after a warning for each of the others."""
+    if errors:
+        sys.stdout.flush()
+        warn(str(error) for error in errors[1:])
+        raise errors[0]
+
+
+def made_with(context: typer.Context, read: Sequence[str | Path | None] = ()) -> dict[str, object]:
+    """How an answer came to be: version, command line, and the SHA-256 of what was read that is a file."""
     from hashlib import sha256
 
     from moescale import __version__
@@ -126,20 +105,20 @@ def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, o
 
     # Typer's context holds the arguments as they were typed.
     record: dict[str, object] = {"moescale": __version__, "command": shlex.join(("moescale", *context.obj))}
-    if files:
+    if files := [path for path in map(Path, filter(None, read)) if path.is_file()]:
         record["sha256"] = {path.name: sha256(read_bytes(path)).hexdigest() for path in files}
     return record
 
 
-def typed(context: typer.Context, without: Mapping[str, int]) -> str:
-    """The options of the command line as they were typed, but for those of `without` and so many values of each."""
+def typed(context: typer.Context) -> str:
+    """The options of the command line as they were typed, but for those of PRESENTED."""
     kept: list[str] = []
     left = 0
     for argument in context.obj[1:]:
         if left:
             left -= 1
-        elif argument.split("=")[0] in without:
-            left = 0 if "=" in argument else without[argument]
+        elif argument.split("=")[0] in PRESENTED:
+            left = 0 if "=" in argument else PRESENTED[argument]
         else:
             kept.append(argument)
     return shlex.join(kept)

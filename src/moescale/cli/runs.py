@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, replace
@@ -12,17 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from moescale.bounds import FLOPS, PARAMETERS, SEED, SEQUENCE_TOKENS, SHARE, TOKENS
 from moescale.cli.options import JSON, command
-from moescale.cli.output import HeldBack, answer, print_json, say, show_progress, typed, warn
+from moescale.cli.output import answer, answer_in_lines, held_back, say, show_progress, tell, warn
 from moescale.errors import InfeasibleError, InputError, located, unknown_name
 from moescale.options.fields import MOST_SECONDS, flag, path, quantity, seconds, text
-from moescale.options.law import OF_LAW, LawOptions, shape_name
+from moescale.options.law import LawOptions, TableOptions, shape_name
 from moescale.options.question import BoundOptions
-from moescale.options.runs import TableOptions, runs_of
-from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
+from moescale.options.serving import ServingOptions
 from moescale.units import format_count, format_seconds, plural
 
 if TYPE_CHECKING:
@@ -48,16 +44,10 @@ class PlanOptions(BoundOptions):
     "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm --runs runs.csv --next 5",
     "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm -o sweep.toml",
     top="flops runs next_ sweep_file",
-    then="max_runs max_run_flops max_run_tokens min_params run_noise sequence_tokens",
 )
 def design(
-    context: typer.Context,
-    bounds: PlanOptions,
-    law: LawOptions,
-    serving: ServingOptions,
-    flops: float | None = quantity(
-        "Training FLOPs of the whole sweep, such as 1e21.", 1e-12, FLOPS.most, name="--budget"
-    ),
+    *,
+    flops: float | None = quantity("Training FLOPs of the whole sweep.", 1e-12, FLOPS.most, name="--budget"),
     runs: Path | None = path("Table of finished runs, as `fit` reads it."),
     next_: int | None = quantity("Number of further runs.", 1, MOST_STATED, whole=True),
     max_runs: int | None = limit("Most runs; default 60.", 1, MOST_STATED, whole=True),
@@ -66,6 +56,9 @@ def design(
     min_params: float | None = limit("Least N of one run; default 1M.", 1e3, PARAMETERS.most, unit="parameters"),
     run_noise: float | None = limit("Standard deviation of ln loss between seeds; default 0.003.", SHARE),
     sequence_tokens: int | None = limit("Sequence length in tokens; default 2,048.", SEQUENCE_TOKENS),
+    bounds: PlanOptions,
+    law: LawOptions,
+    serving: ServingOptions,
     sweep_file: Path | None = path("Write SWEEP.toml for `moescale sweep`.", name="-o"),
     details: bool = flag("List every run."),
     json_: bool = JSON,
@@ -89,19 +82,8 @@ def design(
     if sweep_file is not None:
         check_target(sweep_file, [runs])
     chosen = law.find_law()
-    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
+    asked = PlanRequest.of(bounds, law, serving, warn, explained=False)
     with show_progress(not json_) as report:
-        asked = PlanRequest(
-            bounds=bounds,
-            deployment=deployment,
-            latency=serving.open_latency(deployment, remark=warn),
-            details=law,
-            kv_heads=serving.kv_heads,
-            unpriced=True,
-            slower=serving.max_tpot is None,
-            explained=False,
-            wider=serving.wider(deployment),
-        )
         plan: Plan | None = None
         if laws := asked.in_shapes(chosen):
             with suppress(InfeasibleError):  # runs may make sure of what no model promises yet
@@ -116,8 +98,7 @@ def design(
         if (question.max_days, question.max_training_usd) != (None, None):  # what they buy, the plan says
             flops_bought = (plan or asked.plan_of_shape(chosen)).budget_flops
             question = replace(question, budget=replace(question.budget, flops=flops_bought))
-        base = asked.usual_base(chosen, question)
-        search = asked.search(chosen, question if base is None else replace(question, base=base))
+        search = asked.search(chosen, asked.against_usual(chosen, question))
         report("choose runs", 0.7)
         known = None
         if runs is not None:
@@ -135,25 +116,17 @@ def design(
             sequence_tokens=sequence_tokens or defaults().sequence_tokens,
         )
         found = design_sweep(search, limits, known=known)
-    if (of_law := runs_of(chosen)) and not chosen.allows(max(question.experts)):
-        options = typed(context, {"--details": 0, "--json": 0, "-o": 1, "--runs": 1} | dict.fromkeys(OF_LAW, 1))
-        command = f"moescale design {options} --runs {shlex.quote(str(runs or of_law))}"
-        note = f"{chosen.name} speaks of its own expert counts alone, and so does this sweep; one that tests more: {command}"
-        found = replace(found, notes=(*found.notes, note))
-    held_back = HeldBack()
+    unwritten = list[InputError]()
     if sweep_file is not None:
-        with held_back.writing():
+        with held_back(unwritten):
             write_sweep(found, search.law.family, sweep_file, sequence_tokens)
     shape, shapes = shape_name(chosen.family.name), () if plan is None else plan.shapes
     told = found.to_dict() | {"shape": shape} | ({"shapes": [record(each) for each in shapes]} if shapes else {})
     told |= {} if sweep_file is None else {"sweep": str(sweep_file)}
-    lived = bounds.lifetime_tokens
-    answer(
-        json_, told, show_design, found, shape=shape, plan=plan, details=details, written=sweep_file,
-        served_tokens=lived,
-    )  # fmt: skip
+    how: dict[str, Any] = {"details": details, "written": sweep_file, "served_tokens": bounds.lifetime_tokens}
+    answer(json_, told, show_design, found, shape=shape, plan=plan, **how)
     warn(found.notes)
-    held_back.tell()
+    tell(unwritten)
 
 
 @command(
@@ -163,16 +136,10 @@ def design(
     "moescale import csv runs.tsv --set tokens='step * 524288' --set loss=eval/loss -o runs.csv",
 )
 def import_(
-    tracker: str = text(
-        "mlflow, wandb, tensorboard, trainer, or csv (any table with a row per run).", name="TRACKER", default=MISSING
-    ),
+    tracker: str = text("mlflow, wandb, tensorboard, trainer, or csv (any table).", name="TRACKER", default=MISSING),
     source: str = text("Folder (searched recursively), file, or MLflow URI.", name="DIR_OR_URI", default=MISSING),
-    output: Path | None = path(
-        "Run table to write: .csv, .tsv or .parquet; default: only list what is there.", name="-o"
-    ),
-    stated: list[str] | None = text(
-        "Source of a column: a name or an expression; repeatable.", name="--set", metavar="COLUMN=EXPR"
-    ),
+    output: Path | None = path("Run table to write: .csv, .tsv or .parquet; default: only list the runs.", name="-o"),
+    stated: list[str] | None = text("Source of a column; repeatable.", name="--set", metavar="COLUMN=EXPR"),
     unfinished: bool = flag("Keep runs that failed or did not finish."),
     json_: bool = JSON,
 ) -> None:
@@ -190,20 +157,18 @@ def import_(
     with located("--set"):
         rules = dict(map(rule_of, stated or ()))
     found = import_runs(tracker, source, mapping=rules, unfinished=unfinished)
-    held_back = HeldBack()
+    unwritten = list[InputError]()
     if output is not None:
-        with held_back.writing():
+        with held_back(unwritten):
             write_runs(found.columns, output)
     warn(found.warnings)
-    if json_:
-        print_json(found.to_dict() | ({} if output is None else {"table": str(output)}))
-    else:
-        runs = f"{found.n_runs} of {plural(found.n_found, 'run')}"
-        print(f"{output}: {runs}" if output is not None else f"{runs}; write them with -o RUNS.csv")
-        left_out = [f"  {run}: {reason}" for run, reason in found.left_out]
-        lines = [*(f"  {rule}" for rule in found.rules), *(["Left out:", *left_out] if left_out else [])]
-        print("\n".join(lines), end="\n" * bool(lines))
-    held_back.tell()
+    record, runs = found.to_dict(), f"{found.n_runs} of {plural(found.n_found, 'run')}"
+    record |= {} if output is None else {"table": str(output)}
+    left_out = [f"  {run}: {reason}" for run, reason in found.left_out]
+    lines = [f"{runs}; write them with -o RUNS.csv" if output is None else f"{output}: {runs}"]
+    lines += [*(f"  {rule}" for rule in found.rules), *(["Left out:", *left_out] if left_out else [])]
+    answer_in_lines(json_, record, lines)
+    tell(unwritten)
 
 
 @command(
@@ -213,9 +178,7 @@ def import_(
     "moescale pack --show corpus",
 )
 def pack(
-    sources: list[str] | None = text(
-        "Text files, folders or hf:NAME; rows of jsonl, json, csv or parquet are documents.", name="SOURCE.."
-    ),
+    sources: list[str] | None = text("Texts, folders, hf:NAME, or rows of jsonl, csv or parquet.", name="SOURCE.."),
     output: Path | None = path("Folder of the corpus; an interrupted pack starts over.", name="-o"),
     tokenizer: str | None = text("A tokenizer.json, or bytes (one token per byte).", metavar="PATH"),
     eos: str | None = text("End-of-document token, if the tokenizer has none with a usual name.", metavar="TOKEN"),
@@ -243,19 +206,14 @@ def pack(
             sources or (), output, tokenizer=tokenizer, eos=eos, seed=seed, report=say,
             validation=validation, text_field=text_field, max_tokens=max_tokens,
         )  # fmt: skip
-    if json_:
-        print_json(corpus.header())
-        return
-    counts = ", ".join(
-        f"{tokens:,} {kind} tokens of {documents:,} document{'s' * (documents != 1)}"
-        for kind, tokens, documents in (
-            ("training", corpus.n_train, corpus.n_train_documents),
-            ("validation", corpus.n_validation, corpus.n_validation_documents),
-        )
+    kinds = (
+        ("training", corpus.n_train, corpus.n_train_documents),
+        ("validation", corpus.n_validation, corpus.n_validation_documents),
     )
-    print(f"{corpus.folder}: {counts}")
-    print(f"vocabulary {corpus.vocab_size:,} ({corpus.dtype}), end of text {corpus.eos_id}")
-    print(f"sha256 {corpus.sha256}")
+    counts = [f"{n:,} {kind} tokens of {texts:,} document{'s' * (texts != 1)}" for kind, n, texts in kinds]
+    vocabulary = f"vocabulary {corpus.vocab_size:,} ({corpus.dtype}), end of text {corpus.eos_id}"
+    lines = (f"{corpus.folder}: {', '.join(counts)}", vocabulary, f"sha256 {corpus.sha256}")
+    answer_in_lines(json_, corpus.header(), lines)
 
 
 @command(
@@ -290,28 +248,24 @@ def train(
     row = run_train(settings, resume=resume, report=_print_event)
     if row is None:  # another process of torchrun's group prints it
         return
-    held_back = HeldBack()
+    unwritten = list[InputError]()
     if output is not None:
-        with held_back.writing():
+        with held_back(unwritten):
             add_rows(output, [row])
-    held = settings.output + "/result.json" if output is None or held_back.errors else str(output)
+    held = settings.output + "/result.json" if output is None or unwritten else str(output)
     answer(json_, {"rows": [row]}, show_trained, [row], settings.output, held)
-    held_back.tell()
+    tell(unwritten)
 
 
 def _print_event(event: Mapping[str, Any]) -> None:
-    at = f"step {event.get('step', 0)}"
+    step, loss = event.get("step", 0), event.get("validation_loss")
     if event["event"] == "step":
-        steps = event["steps"]
-        left = (steps - event["step"]) * event["seconds"] / event["step"] if event["step"] else math.nan
-        say(
-            f"{at}/{steps}: loss {event['loss']:.4f}, lr {event['lr']:.3g}, {format_count(event['tokens_per_s'])} tokens/s, "
-            f"{format_seconds(left)} left"
-        )
+        left = (event["steps"] - step) * event["seconds"] / step if step else math.nan
+        rate = f"lr {event['lr']:.3g}, {format_count(event['tokens_per_s'])} tokens/s"
+        say(f"step {step}/{event['steps']}: loss {event['loss']:.4f}, {rate}, {format_seconds(left)} left")
         return
-    checkpoint = f" {event['checkpoint']}" if event.get("checkpoint") else ""
-    loss = "" if event.get("validation_loss") is None else f" loss {event['validation_loss']:.4f}"
-    say(f"{at}: {event['event']}{checkpoint}{loss}")
+    told = (event["event"], event.get("checkpoint"), None if loss is None else f"loss {loss:.4f}")
+    say(f"step {step}: {' '.join(filter(None, told))}")
 
 
 @command(
@@ -321,15 +275,11 @@ def _print_event(event: Mapping[str, Any]) -> None:
 )
 def sweep(
     file: Path = path("SWEEP.toml: a RUN.toml with [grid] or [[runs]].", name="SWEEP", default=MISSING),
-    dry_run: bool = flag("List the runs with parameters, tokens, FLOPs and time, without training."),
-    resume: bool = flag(
-        "Resume interrupted runs from their last checkpoint, or start over.", name="--resume/--no-resume", default=True
-    ),
+    dry_run: bool = flag("List the runs with parameters, tokens and FLOPs, without training."),
+    resume: bool = flag("Resume interrupted runs, or start over.", name="--resume/--no-resume", default=True),
     jobs: int | None = quantity("Runs in parallel; default: the file's, or 1 (on a cluster: all).", whole=True),
     retries: int = quantity("Restarts of a run whose process died.", 0, 1000, default=1, whole=True),
-    max_time: float | None = seconds(
-        "Stop after this time, such as 9m; run the same command again to continue.", MOST_SECONDS
-    ),
+    max_time: float | None = seconds("Stop after a time, such as 9m; the same command continues.", MOST_SECONDS),
     json_: bool = JSON,
 ) -> int:
     """Train a grid of models, here or on a cluster, and write a run table for `fit`."""
@@ -345,17 +295,13 @@ def sweep(
         answer(json_, plan, show_planned_runs, plan)
         return 0
     done = drive(grid, jobs=jobs, retries=retries, resume=resume, say=say, seconds=max_time)
-    if json_:
-        print_json(record(done))
-    else:
-        print(
-            f"{done.table}: {done.finished + done.found} of {done.runs} runs; {done.finished} finished in "
-            f"{format_seconds(done.seconds)}, {done.found} already there"
-        )
-        if done.diverged:
-            print(f"{len(done.diverged)} diverged; fit leaves them out: {', '.join(done.diverged)}")
-        if done.left:
-            print(f"{done.left} left to train: run the same command again")
+    of_all = f"{done.table}: {done.finished + done.found} of {done.runs} runs"
+    lines = [f"{of_all}; {done.finished} finished in {format_seconds(done.seconds)}, {done.found} already there"]
+    if done.diverged:
+        lines.append(f"{len(done.diverged)} diverged; fit leaves them out: {', '.join(done.diverged)}")
+    if done.left:
+        lines.append(f"{done.left} left to train: run the same command again")
+    answer_in_lines(json_, record(done), lines)
     if not done.failed:
         return 0
     first, names = done.failed[0], ", ".join(failure.name for failure in done.failed)
@@ -380,13 +326,8 @@ def profile(
     from moescale.experiments import profile as profiling
 
     command = profiling.VLLM if python is None else (str(python), *profiling.VLLM[1:])
-    done = profiling.profile(
-        *profiling.read_grid(grid), output, vllm=command, repeats=repeats, rounds=rounds,
-        log=log, report=say,
-    )  # fmt: skip
-    if json_:
-        print_json(asdict(done))
-        return
-    print(f"{output}: {done.points} points, {done.measured} of them measured now")
-    for status, count in done.not_ok.items():
-        print(f"{count} without a latency: {status}")
+    how: dict[str, Any] = {"vllm": command, "repeats": repeats, "rounds": rounds, "log": log}
+    done = profiling.profile(*profiling.read_grid(grid), output, report=say, **how)
+    without = (f"{count} without a latency: {status}" for status, count in done.not_ok.items())
+    lines = (f"{output}: {done.points} points, {done.measured} of them measured now", *without)
+    answer_in_lines(json_, asdict(done), lines)

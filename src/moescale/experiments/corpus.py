@@ -123,10 +123,9 @@ class Sequences:
 
 
 def permuted(position: int, n: int, key: str) -> int:
-    """The image of `position` under a permutation of 0 .. n - 1 that `key` chooses.
+    """The image of `position` under a permutation of 0 .. n - 1 that `key` chooses, without memory that grows with n.
 
-    A Feistel network on just enough bits, walked along its cycle until it is below n: no memory that grows with n, and no
-    library that may change its own permutations.
+    A Feistel network on just enough bits, walked along its cycle until it is below n.
     """
     keys = struct.unpack(f"<{ROUNDS}Q", hashlib.sha512(key.encode()).digest())
     bits = (n - 1).bit_length()

@@ -128,7 +128,6 @@ class Jobs:
 
 
 def _submitit(options: Mapping[str, Any], folder: Path) -> Any:
-    """submitit's executor of Slurm, or of the `cluster` that the options name."""
     try:
         submitit: Any = importlib.import_module("submitit")
     except ImportError as error:

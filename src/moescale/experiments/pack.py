@@ -10,6 +10,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 from array import array
@@ -41,6 +42,7 @@ BUILDERS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json"
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")  # of tables; `datasets` unpacks them
 MOST_BYTES = 2**30  # of a text file, which is read whole, and of a line
 BATCH_CHARACTERS, BATCH_DOCUMENTS = 2**22, 4096  # tokenised in one call
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # which JSON may spell, and UTF-8 cannot hold
 REPORT_S = 5.0
 TOKEN_CODES = {"uint16": 8, "int32": 4}  # of Megatron-LM
 
@@ -67,43 +69,35 @@ def pack(
 
     `tokenizer` is a tokenizers JSON file or "bytes", `eos` its token that ends a document. `validation` is the share of
     documents, chosen by a hash of their content and `seed`, that training never sees, copies included; `max_tokens` ends the
-    pack at that many training tokens. Documents that are empty or not UTF-8 are left out and counted.
-
-    The folder is whole or absent. A finished one is opened when it was packed from the same request, and refused otherwise.
-    Raises InputError for all that is missing, malformed or empty, with its place.
+    pack at that many training tokens. The folder is whole or absent; a finished one is opened when it was packed from the
+    same request. Raises InputError for all that is missing, malformed or empty, with its place.
     """
     if not 0 <= validation < 1:
         raise InputError(f"{validation:g} is not a share from 0 to below 1", where="--validation", nearest="0.01")
-    if not os.path.isfile(Path(folder, CORPUS)):  # a finished corpus may be on a disk that is only read
-        files.check_folder(folder)
     target = Path(os.path.realpath(folder))
+    if not os.path.isfile(target / CORPUS):  # a finished corpus may be on a disk that is only read
+        files.check_folder(folder)
     names, made = find_sources(sources, target), read_tokenizer(tokenizer, eos=eos)
     request = {
         "sources": [[name, 0 if name.startswith(HUB) else os.path.getsize(name)] for name in names],
         "tokenizer_sha256": hashlib.sha256(made.json).hexdigest(), "eos": eos, "validation": validation, "text_field": text_field,
         "max_tokens": max_tokens, "seed": seed,
     }  # fmt: skip
-    if os.path.isfile(target / CORPUS):
-        return _same(Path(folder), request)
-    files.make_folder(target.parent)
-    with locked(lock_beside(target)):
-        if os.path.isfile(target / CORPUS):  # another process has made it
-            return _same(Path(folder), request)
-        if target.exists() and any(target.iterdir()):
-            what, step = "is there already, and is no packed corpus", "choose another folder, or remove it"
-            raise InputError(what, where=os.fspath(folder), next_step=step)
-        with staged_folder(target) as staged:
-            _write(staged, names, made, request, report)
-    return open_corpus(folder)
-
-
-def _same(folder: Path, request: Mapping[str, Any]) -> Corpus:
-    """The finished corpus of a folder; InputError unless it was packed from the same request."""
-    found: Any = corpora.read_description(folder).get("request")
-    if other := next((name for name, value in request.items() if not found or found.get(name) != value), None):
-        before, now = (str(each.get(other))[:200] for each in (found or {}, request))
+    if not os.path.isfile(target / CORPUS):
+        files.make_folder(target.parent)
+        with locked(lock_beside(target)):
+            if not os.path.isfile(target / CORPUS):  # as another process may have made it
+                if target.exists() and any(target.iterdir()):
+                    what, step = "is there already, and is no packed corpus", "choose another folder, or remove it"
+                    raise InputError(what, where=os.fspath(folder), next_step=step)
+                with staged_folder(target) as staged:
+                    _write(staged, names, made, request, report)
+    found: Any = corpora.read_description(Path(folder)).get("request") or {}
+    if other := next((name for name, value in request.items() if name not in found or found[name] != value), None):
+        before, now = (str(each.get(other))[:200] for each in (found, request))
         what = f"holds a corpus that was packed with other {other}: {before}, not {now}"
-        raise InputError(what, where=str(folder), next_step="choose another folder, or delete this one and pack again")
+        step = "choose another folder, or delete this one and pack again"
+        raise InputError(what, where=str(Path(folder)), next_step=step)
     return open_corpus(folder)
 
 
@@ -256,16 +250,16 @@ def documents(name: str, text_field: str = "text") -> Iterator[str]:
                 if line.strip():
                     where, text = f"{name}, line {number}", _decoded(line)
                     row: object = text and parse_json(text, where=where, next_step="write one object a line")
-                    # UTF-8 cannot hold all that JSON may spell, such as a lone surrogate.
-                    yield _decoded(_field(row, text_field, where).encode("utf-8", "surrogatepass"), mark=False)
+                    field = _field(row, text_field, where)
+                    yield "" if LONE_SURROGATE.search(field) else field
     else:
         yield _decoded(read_bytes(path, limit_bytes=MOST_BYTES))
 
 
-def _decoded(content: bytes, *, mark: bool = True) -> str:
+def _decoded(content: bytes) -> str:
     """The text of a document, or of a line, which may begin with a byte order mark; empty where it is no UTF-8."""
     try:
-        return content.decode("utf-8-sig" if mark else "utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         return ""
 

@@ -164,9 +164,11 @@ def profile(
                 raise InputError(what, where=str(table), next_step="write to another file")
             times, status, reason = _measure(vllm, model, point, repeats, log)
             tried = {key: reason}
-            if status == OUT_OF_MEMORY:  # what needs more memory than what does not fit will not fit either
-                larger = (other for other in _larger(point, work) if other not in rows)
-                tried |= dict.fromkeys(larger, "a smaller point did not fit")
+            # What needs more memory than what does not fit will not fit either.
+            for each, (_, other) in work.items() if status == OUT_OF_MEMORY else ():
+                same = replace(other, batch=point.batch, tokens=point.tokens) == point
+                if same and each not in rows and other.batch >= point.batch and other.tokens >= point.tokens:
+                    tried.setdefault(each, "a smaller point did not fit")
             date = datetime.datetime.now(datetime.UTC).date().isoformat()
             for each, why in tried.items():
                 now = replace(work[each][1], engine_version=version, date=date, status=status, reason=why)
@@ -183,23 +185,13 @@ def profile(
 def _work(grid: Grid, models: Sequence[Model]) -> Work:
     """Every point of the grid by its key, each still without a measurement."""
     found, gpu = Work(), grid.gpu.strip()
+    lacking: dict[str, Any] = {"engine_version": "", "date": "", "status": FAILED, "latency_s": None}
+    lacking |= {"gpu": gpu, "device": gpu, "engine": "vllm", "dtype": grid.dtype}
     for model, gpus in itertools.product(models, grid.gpus):
-        start = {"gpu": gpu, "device": gpu, "gpus": gpus, "engine": "vllm", "dtype": grid.dtype, **model.columns()}
-        lacking: dict[str, Any] = {**start, "engine_version": "", "date": "", "status": FAILED, "latency_s": None}
         for stage, batch, tokens in grid.points():
-            point = Measurement(**lacking, stage=stage, batch=batch, tokens=tokens)
+            point = Measurement(**lacking, **model.columns(), gpus=gpus, stage=stage, batch=batch, tokens=tokens)
             found[key_of(point)] = (model, point)
     return found
-
-
-def _larger(point: Measurement, work: Work) -> list[Key]:
-    """The other points of the same start and stage that need as much or more in batch and tokens."""
-    same = {
-        key: each for key, (_, each) in work.items() if replace(each, batch=point.batch, tokens=point.tokens) == point
-    }
-    return [
-        k for k, each in same.items() if each != point and each.batch >= point.batch and each.tokens >= point.tokens
-    ]
 
 
 def _measure(command: Sequence[str], model: Model, point: Measurement, repeats: int, log: str | Path | None) -> Answer:

@@ -281,6 +281,8 @@ def estimate(run: RunSettings) -> dict[str, float]:
 def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
     """What is known of a row of the run table before the run: its name, sizes, tokens and settings."""
     m, t, found = run.model, run.training, estimate(run)
+    # Without these experts are as wide as an FFN.
+    widths = {"ffn_width": m.d_ffn, "expert_width": m.d_expert or m.d_ffn, "shared_width": m.d_shared_expert or 0}
     return {
         "name": run.name,
         **{key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total")},
@@ -293,7 +295,7 @@ def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
         "schedule": t.schedule,
         "seed": run.seed,
         **{key: getattr(m, key) for key in ("d_model", "n_layers", "d_ffn")},
-        **(_widths(m) if m.d_expert or m.d_shared_expert else {}),
+        **(widths if m.d_expert or m.d_shared_expert else {}),
         **{key: getattr(t, key) for key in ("batch_tokens", "sequence_tokens")},
         "vocab_size": vocab_size,
         "peak_lr": t.peak_lr,
@@ -301,11 +303,6 @@ def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
         "settings_sha256": run.sha256,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-
-
-def _widths(m: ModelSettings) -> dict[str, int]:
-    """The columns of a row without which experts are as wide as an FFN."""
-    return {"ffn_width": m.d_ffn, "expert_width": m.d_expert or m.d_ffn, "shared_width": m.d_shared_expert or 0}
 
 
 def mfu(run: RunSettings, vocab_size: int, device: str, tokens_per_s: float) -> float | None:

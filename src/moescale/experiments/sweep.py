@@ -5,7 +5,6 @@ Runs on torchtitan or Megatron-LM are started by the launch that `export` writes
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
 import os
@@ -13,30 +12,28 @@ import re
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import tomli_w
 
 from moescale.errors import InputError
 from moescale.experiments.jobs import BUSY, LOST, Jobs
-from moescale.experiments.run import add_rows, check_libraries, check_run_table, read_result
+from moescale.experiments.run import RESULT, add_rows, check_libraries, check_run_table, read_result
 from moescale.experiments.settings import stated_columns
 from moescale.experiments.sweep_file import PlannedRun, Sweep
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.io.files import make_folder, read_text, write_atomically
-from moescale.io.json_text import parse_json
 from moescale.io.signals import sigterm_interrupts, uninterrupted
 from moescale.models.recipe import defaults
 from moescale.runs.importers.tracked_run import number
 from moescale.training.choice import Launch
-from moescale.units import format_count, plural
 
 Row = dict[str, Any]
 
@@ -49,16 +46,24 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 NUMBER = r"([-+.\deEnaif]+)"
 # torchtitan 0.3, components/metrics.py, MetricsProcessor.log and log_validation; Megatron-LM, training/training.py,
 # training_log, and evaluate_and_print_results.
-STEPS = {
-    "torchtitan": re.compile(rf"(?<!validate )step:\s*(\d+)\s+loss:\s*{NUMBER}"),
-    "megatron": re.compile(rf"iteration\s+(\d+)/\s*\d+ \|.*?lm loss:\s*{NUMBER}"),
+LOGGED = {  # steps with a training loss, and with a validation loss
+    "torchtitan": (rf"(?<!validate )step:\s*(\d+)\s+loss:\s*{NUMBER}", rf"validate step:\s*(\d+)\s+loss:\s*{NUMBER}"),
+    "megatron": (
+        rf"iteration\s+(\d+)/\s*\d+ \|.*?lm loss:\s*{NUMBER}",
+        rf"validation loss at iteration (\d+).*?lm loss value:\s*{NUMBER}",
+    ),
 }
-VALIDATIONS = {
-    "torchtitan": re.compile(rf"validate step:\s*(\d+)\s+loss:\s*{NUMBER}"),
-    "megatron": re.compile(rf"validation loss at iteration (\d+).*?lm loss value:\s*{NUMBER}"),
-}
-SAME = ("peak_lr", "steps", "batch_tokens", "sequence_tokens", "schedule", "min_lr_ratio", "weight_decay", "beta1", "beta2",
-        "grad_clip")  # fmt: skip
+SAME = (
+    "peak_lr",
+    "steps",
+    "batch_tokens",
+    "sequence_tokens",
+    "min_lr_ratio",
+    "weight_decay",
+    "beta1",
+    "beta2",
+    "grad_clip",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,38 +92,15 @@ class Swept:
 
 
 def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
-    """What a sweep would do and take, from what is there, as JSON-ready values; starts nothing.
-
-    Times are FLOPs over `flops_per_s` of [execute], or over the median rate of the finished runs; where neither is known,
-    `seconds` are absent.
-    """
-    results = _finished(sweep)
-    rates: list[float] = []
-    for row in results.values():
-        with suppress(KeyError, TypeError, ZeroDivisionError):  # a launched run does not say how long it took
-            rates.append(row["training_flops"] / row["seconds"])
-    rate, rate_from = sweep.execution.flops_per_s, "flops_per_s of [execute]"
-    if rate is None and rates:
-        rate, rate_from = median(rates), f"the median of {plural(len(rates), 'finished run')}"
-    elif rate is None:
-        rate_from = "set flops_per_s of [execute], or finish one run"
-    outlooks: list[dict[str, Any]] = []
-    free = [0.0] * _jobs(sweep, len(sweep.runs), jobs)  # when each place has done its runs: each run takes the first
+    """What a sweep would do and take, from what is there, as JSON-ready values; starts nothing."""
+    results, outlooks = _finished(sweep), list[dict[str, Any]]()
     for run in sweep.runs:
-        progress = read_progress(run.output)
-        share = min(progress["step"] / progress["steps"], 1.0) if progress.get("steps") else 0.0
-        state = "interrupted" if progress else "new"
-        if run.name in results:
-            state, share = "finished", 1.0
-        outlooks.append(run.to_dict() | {"state": state, "share": share})
-        if share == 1.0 or rate:
-            outlooks[-1]["seconds"] = (1 - share) * run.training_flops / (rate or 1.0)
-            heapq.heapreplace(free, free[0] + outlooks[-1]["seconds"])
-    plan = {
+        state = "interrupted" if (run.output / "progress.jsonl").exists() else "new"
+        outlooks.append(run.to_dict() | {"state": "finished" if run.name in results else state})
+    return {
         "table": str(sweep.table), "folder": str(sweep.folder), "engine": sweep.engine, "runs": outlooks,
-        "jobs": len(free), "training_flops": sum(run.training_flops for run in sweep.runs), "rate_from": rate_from,
+        "jobs": _jobs(sweep, len(sweep.runs), jobs), "training_flops": sum(run.training_flops for run in sweep.runs),
     }  # fmt: skip
-    return plan | ({"seconds": max(free)} if all("seconds" in outlook for outlook in outlooks) else {})
 
 
 def drive(
@@ -132,14 +114,12 @@ def drive(
     command: Callable[[Path], list[str]] | None = None,
     poll_s: float = POLL_S,
 ) -> Swept:
-    """Train every run that has no result, and add its rows to the table when it has ended.
+    """Train every run that has no result, `jobs` at once, and add its row to the table when it has ended.
 
-    `jobs` are run at once. A run whose command ended without a result is started again, `retries` times, and goes on from
-    its checkpoint; one that another driver has is waited for. After `seconds` all that run are stopped, to go on at the
+    A run whose command ended without a result is started again, `retries` times, and goes on from its checkpoint; one that
+    another driver has is waited for. After `seconds`, and by Ctrl-C and SIGTERM, all that run are stopped, to go on at the
     next call. Without `resume` a run that was interrupted starts anew. `command` makes another command of a run's RUN.toml.
-
-    Ctrl-C and SIGTERM stop the runs and raise KeyboardInterrupt and signals.Terminated. Raises InputError where a folder
-    holds another run, where table or place cannot be used, and where the libraries that train are missing.
+    Raises InputError where a folder holds another run, table or place cannot be used, or the libraries that train are missing.
     """
     start = time.monotonic()
     make_folder(sweep.table.parent)
@@ -155,12 +135,15 @@ def drive(
         row = _result_of(run)
         if row is None and ended and sweep.engine != "moescale" and (row := read_log(run, sweep.engine)):
             make_folder(run.output)
-            write_atomically(run.output / "result.json", json.dumps({"rows": [row]}, indent=2))
+            write_atomically(run.output / RESULT, json.dumps({"rows": [row]}, indent=2))
         if row is None:
             return False
         results[run.name] = row
         add_rows(sweep.table, [row])
-        say(f"{row['name']}: {_outcome(row)}")
+        outcome = f"loss {row['loss']:.4f}" if isinstance(row.get("loss"), float) else "no loss"
+        if row.get("diverged") is True:
+            outcome = f"diverged ({row.get('diverged_why') or 'no reason given'})"
+        say(f"{row['name']}: {outcome}")
         return True
 
     def ended(run: PlannedRun, code: int) -> None:
@@ -174,8 +157,7 @@ def drive(
             waiting.appendleft(run)
             return
         log, count = run.beside("log"), attempts[run.name]
-        end = "\n".join(_tail(log).decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
-        failed[run.name] = Failure(name=run.name, attempts=count, exit_code=code, log=str(log), log_end=end)
+        failed[run.name] = Failure(name=run.name, attempts=count, exit_code=code, log=str(log), log_end=_tail(log))
         say(f"{run.name}: {how} and failed; see {log}")
 
     if waiting:
@@ -186,7 +168,7 @@ def drive(
         most = _jobs(sweep, len(waiting), jobs)
         place = Jobs(sweep.execution.on, sweep.execution.slurm, (sweep.folder / ".submitit").absolute(), most)
         active: list[tuple[PlannedRun, Any]] = []
-        status, said_at = (-1, -1), 0.0
+        told, said_at = (-1, -1), 0.0
         with sigterm_interrupts():
             try:
                 while waiting or active:
@@ -207,9 +189,10 @@ def drive(
                             line = train_command(file, resume=resume or attempts[run.name] > 0)
                         with uninterrupted():  # a run that is started and not known would be left behind
                             active.append((run, place.start(line, log, run.lock.absolute())))
-                    if (now := (len(results), len(failed))) != status or time.monotonic() - said_at > LINE_EVERY_S:
-                        status, said_at = now, time.monotonic()
-                        say(_status(sweep, *now, [run for run, _ in active]))
+                    if (now := (len(results), len(failed))) != told or time.monotonic() - said_at > LINE_EVERY_S:
+                        told, said_at = now, time.monotonic()
+                        of_failed = f", {len(failed)} failed" if failed else ""
+                        say(f"{len(results)}/{len(sweep.runs)} runs done, {len(active)} running{of_failed}")
                     if seconds is not None and time.monotonic() >= start + seconds:
                         break
                     if active:
@@ -224,20 +207,6 @@ def drive(
         diverged=tuple(row["name"] for row in results.values() if row.get("diverged") is True),
         seconds=time.monotonic() - start,
     )  # fmt: skip
-
-
-def _outcome(row: Row) -> str:
-    if row.get("diverged") is True:
-        return f"diverged ({row.get('diverged_why') or 'no reason given'})"
-    loss = row.get("loss")
-    return f"loss {loss:.4f}" if isinstance(loss, float) and math.isfinite(loss) else "no loss"
-
-
-def _status(sweep: Sweep, finished: int, failed: int, active: list[PlannedRun]) -> str:
-    rate = sum(read_progress(run.output).get("tokens_per_s", 0.0) for run in active)
-    parts = [f"{finished}/{len(sweep.runs)} runs done", f"{len(active)} running"]
-    parts += [f"{failed} failed"] * (failed > 0) + [f"{format_count(rate)} tokens/s"] * (rate > 0)
-    return ", ".join(parts)
 
 
 def train_command(run_file: Path, *, resume: bool = True) -> list[str]:
@@ -260,22 +229,11 @@ def _result_of(run: PlannedRun) -> Row | None:
     return row
 
 
-def read_progress(output: str | Path) -> Mapping[str, float]:
-    """The finite numbers of the last whole line of a run's progress.jsonl, or none: a run that is killed may leave a torn line."""
-    for line in reversed(_tail(Path(output) / "progress.jsonl").splitlines()):
-        with suppress(InputError, AttributeError):
-            values: Any = parse_json(line.decode("utf-8", "replace"), where="")
-            known = {k: float(v) for k, v in values.items() if isinstance(v, int | float) and abs(v) < 1e300}
-            if "step" in known:
-                return known
-    return {}
-
-
-def _tail(file: Path) -> bytes:
+def _tail(file: Path) -> str:
     with suppress(OSError), file.open("rb") as stream:
         stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
-        return stream.read()
-    return b""
+        return "\n".join(stream.read().decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
+    return ""
 
 
 def _jobs(sweep: Sweep, runs: int, stated: int | None) -> int:
@@ -296,14 +254,13 @@ def write_launch(run: PlannedRun, sweep: Sweep) -> list[str]:
     pairs = {key: (getattr(t, key), getattr(recipe, key)) for key in SAME}
     pairs["warmup"] = (round(t.warmup * t.steps), recipe.warmup_steps)
     for key, (stated, launched) in pairs.items():
-        same = stated == launched if isinstance(stated, str) else math.isclose(stated, launched, rel_tol=1e-9)
-        if not same and not (key == "warmup" and abs(stated - launched) <= 1):
+        if not math.isclose(stated, launched, rel_tol=1e-9, abs_tol=1.0 if key == "warmup" else 0.0):
             what = f"{key} is {stated}, and the launch for {engine} has {launched}"
             raise InputError(what, where=f"run {run.name}", next_step='take that, or engine = "moescale"')
     corpus, output = run.settings.data.corpus, str(run.output.absolute())
-    given = {"OUTPUT": output, "TOKENIZER": corpus, "DATA": f"{corpus}/train", "CORPUS": corpus}
-    stated = [f"{name}={os.environ.get(name, value) if name != 'OUTPUT' else value}" for name, value in given.items()]
-    return ["env", *stated, "bash", str((folder / "run.sh").absolute())]
+    usual = {"TOKENIZER": corpus, "DATA": f"{corpus}/train", "CORPUS": corpus}
+    stated = [f"{name}={os.environ.get(name, value)}" for name, value in usual.items()]
+    return ["env", f"OUTPUT={output}", *stated, "bash", str((folder / "run.sh").absolute())]
 
 
 def read_log(run: PlannedRun, engine: str) -> Row | None:
@@ -316,8 +273,10 @@ def read_log(run: PlannedRun, engine: str) -> Row | None:
     if not log.exists():
         return None
     text = COLOURS.sub("", read_text(log, limit_bytes=LOG_LIMIT_BYTES))
-    steps = [(int(step), number(loss)) for step, loss in STEPS[engine].findall(text)]
-    validations = dict((int(step), number(loss)) for step, loss in VALIDATIONS[engine].findall(text))
+    steps, validated = (
+        [(int(step), number(loss)) for step, loss in re.findall(logged, text)] for logged in LOGGED[engine]
+    )
+    validations = dict(validated)
     last = run.settings.training.steps
     # A trainer logs every so many steps: the end is the last step that it would log.
     every = max((b - a for (a, _), (b, _) in pairwise(steps)), default=1)

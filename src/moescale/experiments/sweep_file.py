@@ -30,7 +30,6 @@ class Execution(Table):
 
     on: Literal["local", "slurm"] = "local"
     jobs: Annotated[int, Quantity, Field(ge=1, le=MOST_RUNS)] | None = None  # at once; None: 1 here, all on a cluster
-    flops_per_s: Annotated[float, Quantity, Field(ge=1)] | None = None  # of one run, for the estimate of time
     slurm: dict[str, Any] = Field(default_factory=dict[str, Any])  # options of sbatch, by submitit's names
     gpu: Text | None = None  # of torchtitan and Megatron-LM: what a launch is written for
     gpus: Annotated[int, Quantity, Field(ge=1, le=100_000)] | None = None

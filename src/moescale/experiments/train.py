@@ -161,7 +161,6 @@ class Run:
         return micro, torch.from_numpy(rows).to(self.device)
 
     def _sum(self, numbers: list[float], counts: Tensor) -> tuple[list[float], Tensor]:
-        """The sums over all processes."""
         together = torch.cat([torch.tensor(numbers, dtype=counts.dtype, device=counts.device), counts.flatten()])
         together = cast("Tensor", self.accelerator.reduce(together, "sum"))
         return together[: len(numbers)].tolist(), together[len(numbers) :].view_as(counts)

@@ -11,11 +11,8 @@ from moescale.models.rounding import LATENT, Buildable
 
 
 def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
-    """The Hugging Face config of a shape, of the class that `shape.model_type` names.
+    """The Hugging Face config of a shape, of the class that `shape.model_type` names: Qwen3, Qwen3-MoE, GLM-4-MoE or DeepSeek-V3.
 
-    Qwen3, with experts every `moe_every` layers Qwen3-MoE; GLM-4-MoE where an expert is shared; DeepSeek-V3 where attention
-    is latent. The first two differ from Llama by a norm of every head's queries and keys alone, and vLLM builds all four.
-    Positions rotate whole heads, of latent attention the channels that have them.
     Raises InputError for shared experts in some layers only, which the last two classes do not build.
     """
     kind = shape.model_type

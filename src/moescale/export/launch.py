@@ -51,21 +51,21 @@ def check_export(format: str, folder: Path) -> None:
     check_folder(folder)
     where, place = os.fspath(folder), Path(os.path.realpath(folder))
     with explained(write_error, where):
-        if not place.exists():
-            return
-        found = sorted(os.scandir(place), key=lambda entry: entry.name)
+        found = sorted(os.scandir(place), key=lambda entry: entry.name) if place.exists() else []
         foreign = [each.name for each in found if each.name not in NAMES or not each.is_file(follow_symlinks=False)]
         if foreign:
             more = f" and {len(foreign) - MOST_NAMED} more" if len(foreign) > MOST_NAMED else ""
             what = f"holds what is not of an export: {', '.join(foreign[:MOST_NAMED])}{more}"
-            raise UnwrittenError(what, where=where, next_step="give a new folder, or move that away")
-        if found and os.path.islink(folder):
+            step = "give a new folder, or move that away"
+        elif found and os.path.islink(folder):
             what = f"is a link to {str(place)!r}, and nothing is overwritten through a link"
-            raise UnwrittenError(what, where=where, next_step="give that folder itself, or a new one")
-        if Path.cwd().is_relative_to(place):
-            advice = f"give a folder in it, such as {Path(where, 'launch')}"
+            step = "give that folder itself, or a new one"
+        elif Path.cwd().is_relative_to(place):
             what = "cannot be replaced as a whole: it is the current folder"
-            raise UnwrittenError(what, where=where, next_step=advice)
+            step = f"give a folder in it, such as {Path(where, 'launch')}"
+        else:
+            return
+        raise UnwrittenError(what, where=where, next_step=step)
 
 
 def export_model(
@@ -83,10 +83,8 @@ def export_model(
 ) -> Export:
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
 
-    `launch` states what is known of the recipe; its trainer is that of the format. With `gpus` the batch fills them. With a
-    `server` also the script that starts it on the trained model; `planned_flops` are what its plan counts. The folder is written whole or not at all, in place of an
-    older export. Raises InputError for an unknown format, a folder that cannot be written, a size without a learning rate or a
-    shape that no class of transformers builds, InfeasibleError where `gpus` GPUs do not hold the run.
+    `launch` states what is known of the recipe; its trainer is that of the format. With a `server` also the script that starts
+    it on the trained model; `planned_flops` are what its plan counts. The folder is written whole or not at all.
     """
     check_export(format, folder)
     each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
@@ -96,20 +94,16 @@ def export_model(
         raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
     launch, model = replace(launch, trainer=FORMATS[format]), shape.architecture()
     choice, counts = choose_launch(model, tokens, gpu, launch, mfu=mfu, gpus=gpus), count_parameters(model)
-    recipe = choice.recipe
-    title = (
-        f"{'A dense model' if shape.n_experts == 1 else f'{shape.n_experts} experts'}, {format_count(float(counts.total))} "
-        f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."
-    )
+    recipe, rule = choice.recipe, find_rule(launch.rule)
+    experts = "A dense model" if shape.n_experts == 1 else f"{shape.n_experts} experts"
+    sizes = f"{format_count(float(counts.total))} parameters ({format_count(float(counts.active))} active)"
+    title = f"{experts}, {sizes}, {format_count(tokens)} tokens."
     files, of_files = training_files(format, shape, recipe, choice.split, title)
-    notes, rule = [*recipe.notes], find_rule(launch.rule)
+    notes = [*recipe.notes]
     if rule.dense_only and shape.n_experts > 1 and (launch.batch_tokens is None or launch.peak_lr is None):
         notes.append(f"the rule {rule.name} was fitted to dense models; C counts the experts that a token meets")
     notes += of_files
-    started = None if server is None else serve_script(server, recipe.sequence_tokens)
-    if server is not None and server.longest_tokens > recipe.sequence_tokens:
-        refused = f"the server refuses the requests of {server.longest_tokens:,} tokens that were priced"
-        notes.append(f"{refused}: the model is trained on {recipe.sequence_tokens:,} (--sequence-tokens)")
+    started = server and serve_script(server, recipe.sequence_tokens)
     files["README.md"] = filled(
         "README.md.j2",
         title=title,
@@ -121,10 +115,10 @@ def export_model(
         notes=notes,
         server=server,
         serve=SERVE,
-        serving_notes=() if started is None else started.notes,
+        started=started,
         split=split_in_words(choice),
     )
-    if started is not None:
+    if started:
         files[SERVE] = started.command
     target = Path(os.path.realpath(folder))
     make_folder(target.parent)

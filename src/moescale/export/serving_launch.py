@@ -59,17 +59,18 @@ def launch(
     priced, stated = math.ceil(tokens), deployment.longest_request_tokens is not None
     admitted = tokens if stated else max(BEYOND_MEAN * tokens, USUAL_TOKENS)
     s = _replica(cost, cost.batch, deployment, checkpoint_format) | {"longest": most_tokens or math.ceil(admitted)}
-    notes = list(_notes(engine, deployment.weights or "bf16", checkpoint_format, s))
+    refused = f"requests of more than {s['longest']} tokens are refused: raise the length if yours are longer"
     if most_tokens is None and s["longest"] > 2 * USUAL_TOKENS:
-        notes[-1] += ", and lower it if the model's context is shorter"
+        refused += ", and lower it if the model's context is shorter"
     if s["longest"] != priced:
-        notes[-1] += f" (priced: {priced})"
+        refused += f" (priced: {priced})"
     file = filled("trtllm.yaml.j2", s=s) if engine == "trtllm" else ""
     line = filled(f"{engine}.j2", s=s, model=shlex.quote(model), file=file).rstrip("\n")
     before = f"cat > trtllm.yaml <<'EOF'\n{file}EOF\n" if file else ""
     if (copies := cost.replicas or 1) > 1:
         before = f"# one of {copies} replicas, on {cost.gpus_per_replica} x {deployment.gpu.name} each\n{before}"
-    return Launch(command=before + line.replace("\n--", " \\\n  --"), notes=tuple(notes))
+    notes = (*_notes(engine, deployment.weights or "bf16", checkpoint_format, s), refused)
+    return Launch(command=before + line.replace("\n--", " \\\n  --"), notes=notes)
 
 
 def _replica(cost: Cost, batch: float, deployment: Deployment, stated: str | None) -> dict[str, Any]:
@@ -120,7 +121,6 @@ def _notes(engine: str, weights: str, stated: str | None, s: Mapping[str, Any]) 
             "draft tokens: the command uses the model's heads (multi-token prediction), not a draft model; it "
             "fails for models released without such heads (DeepSeek-V3, GLM-4.5 and later, Qwen3-Next .. have them)"
         )
-    yield f"requests of more than {s['longest']} tokens are refused: raise the length if yours are longer"
 
 
 SERVE = "serve.sh"
@@ -132,11 +132,6 @@ class Server:
 
     cost: Cost
     deployment: Deployment
-
-    @property
-    def longest_tokens(self) -> int:
-        """Tokens of the longest request that was priced."""
-        return math.ceil(float(np.asarray(self.deployment.longest_tokens)))
 
     @property
     def title(self) -> str:

@@ -62,49 +62,37 @@ def training_files(
     run["router"] = catalogue.read("routers.toml")["sigmoid"]
     if format == "torchtitan":
         file, about = MODULE, f"Starts the run of {MODULE}.py with torchtitan {TORCHTITAN}"
-        files[f"{MODULE}.py"] = _torchtitan_module(shape, recipe, run)
+        # Of torchtitan the fall `sqrt` is 1 - sqrt; the steps of a decay are the nearest to its ratio of all.
+        falls = f'decay_type="sqrt", decay_ratio={recipe.decay_steps / recipe.steps!r}'
+        files[f"{MODULE}.py"] = filled(
+            "moescale_run.py.j2",
+            **run,
+            version=TORCHTITAN,
+            moe=shape.n_experts > 1,
+            latent=shape.model_type == "deepseek_v3",
+            glm=shape.model_type == "glm4_moe",
+            decay='decay_type="cosine"' if recipe.schedule == "cosine" else falls,
+            logit_chunks=FORMATS["torchtitan"].logit_chunks,
+        )
         bias = "torchtitan balances experts by a bias on the choice of experts (arXiv 2408.15664), not by a loss"
         if not shape.sigmoid_router:
-            bias += (
-                ": the paper names neither; Qwen3-MoE has no place for a bias, so config.json's model routes without it"
-            )
+            without = "Qwen3-MoE has no place for a bias, so config.json's model routes without it"
+            bias += f": the paper names neither; {without}"
         notes = (bias, "torchtitan starts a document at position 0 and lets it attend to itself alone")
     else:
         file, about = ARGUMENTS, "Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON"
         checked = ", ".join(name[:12] for name in catalogue.read("megatron.toml")["checked"])
         stages = stages_of(shape.architecture(), split.pipeline) or (0,)
         files[ARGUMENTS] = filled("megatron.args.j2", **run, checked=checked, stages=stages)
-        by_bias = (
-            "experts are balanced by a bias on their choice and a small loss within a sequence, as DeepSeek-V3 does"
-        )
-        whole = "experts are not split by tensor parallelism, and no token is dropped"
-        notes = (whole, by_bias) if shape.sigmoid_router else (whole,)
+        notes = ("experts are not split by tensor parallelism, and no token is dropped",)
+        if shape.sigmoid_router:
+            by_bias = "experts are balanced by a bias on their choice and a small loss within a sequence"
+            notes += (f"{by_bias}, as DeepSeek-V3 does",)
     # Started on each server of the run; `file` is what the trainer reads.
     per_server = min(split.gpus, int(catalogue.read("export.toml")["choice"]["gpus_per_server"]))
-    servers = -(-split.gpus // per_server)
-    files["run.sh"] = filled(
-        "run.sh.j2", trainer=format, about=about, file=file, servers=servers, per_server=per_server
-    )
+    run_it = {"trainer": format, "about": about, "file": file, "per_server": per_server}
+    files["run.sh"] = filled("run.sh.j2", **run_it, servers=-(-split.gpus // per_server))
     return files, notes if shape.n_experts > 1 else ()
-
-
-def _torchtitan_module(shape: Buildable, recipe: Recipe, run: Mapping[str, Any]) -> str:
-    """Qwen3, Qwen3-MoE, GLM-4-MoE (Qwen3-MoE with shared experts and the router of DeepSeek-V3) or DeepSeek-V3."""
-    # Of torchtitan the fall `sqrt` is 1 - sqrt; the steps of a decay are the nearest to its ratio of all.
-    falls = f'decay_type="sqrt", decay_ratio={recipe.decay_steps / recipe.steps!r}'
-    return filled(
-        "moescale_run.py.j2",
-        **run,
-        version=TORCHTITAN,
-        moe=shape.n_experts > 1,
-        latent=shape.model_type == "deepseek_v3",
-        glm=shape.model_type == "glm4_moe",
-        decay='decay_type="cosine"' if recipe.schedule == "cosine" else falls,
-        logit_chunks=FORMATS["torchtitan"].logit_chunks,
-    )
-
-
-# A designed sweep as the SWEEP.toml that `moescale sweep` trains.
 
 
 NAMED = ("fine-grained", "deepseek")
@@ -115,16 +103,13 @@ def check_family(family: ModelFamily) -> None:
     """InputError for a family that `moescale sweep` cannot build."""
     plain = family.expert_width == 1.0 and not family.shared_experts and not family.kv_lora_rank
     if not plain and family.name not in NAMED:
-        what = (
-            f"`moescale sweep` builds experts as wide as an FFN and those of {' and '.join(NAMED)}, not {family.name}'s"
-        )
+        built = f"experts as wide as an FFN and those of {' and '.join(NAMED)}"
         step = "leave -o out and train the runs that --details lists, or take a --shape"
-        raise InputError(what, where="-o", next_step=step)
+        raise InputError(f"`moescale sweep` builds {built}, not {family.name}'s", where="-o", next_step=step)
 
 
 def write_sweep(design: SweepDesign, family: ModelFamily, path: Path, sequence_tokens: int | None = None) -> None:
-    """Write the runs of a design, the cheapest first, with what all of them share; raises as `check_family` does."""
-    check_family(family)
+    """Write the runs of a design of a family as `check_family` wants it, the cheapest first, with what all of them share."""
     text = filled(
         "sweep.toml.j2",
         runs=plural(len(design.runs), "run"),

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moescale.fitting.canonical import RunArrays, inputs_of
-from moescale.fitting.fit import Fit, Search, fit_range, robust_spread
-from moescale.fitting.holdout import residuals
+from moescale.fitting.fit import Fit, Search, fit_range, residuals, robust_spread
 from moescale.fitting.search import Problem, polish, scan
 from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import ModelFamily, n_total
@@ -54,9 +53,6 @@ class Chosen:
     law: str
     weight: float
     score: float | None
-
-    def __str__(self) -> str:
-        return f"{self.law} {self.weight:.3f}" + ("" if self.score is None else f" (held-out RMSLE {self.score:.4g})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +146,7 @@ def weigh(scores: FloatArray) -> FloatArray:
 def _predicted(form: LawForm, runs: RunArrays, masks: Sequence[BoolArray]) -> FloatArray:
     """ln(predicted / measured) of all runs under the form as fitted without those of each mask, (masks, n).
 
-    Each fit starts from a scan of its own runs. They are searched side by side, on all runs with weight 0 where held out,
-    in a box that holds those of all.
+    The fits start from scans of their own runs and are searched side by side, on all runs with weight 0 where held out.
     """
     x, ln_loss = inputs_of(form, runs), np.log(runs.loss)
     rows = np.unique(np.linspace(0, ln_loss.size - 1, INNER_ROWS).astype(np.intp))
@@ -181,13 +176,11 @@ def _noise(error: FloatArray, parameters: float) -> float:
 
 
 def fault(found: Fit, family: ModelFamily, runs: RunArrays) -> str | None:
-    """What is impossible in the predictions of a fit for the family's models of 2 to 1,024 experts, or None.
-
-    `runs` are in the letters of the family.
+    """What is impossible in a fit's predictions for the family's models of 2 to 1,024 experts; None where nothing is.
 
     A model with experts is no worse than the dense one of its active size and no better than that of its total size, at
-    equal tokens, by the fit's own prediction of both, and no loss is below half of the lowest measured. Looked at where
-    their sizes and tokens end. Runs of one expert count, and forms of further inputs or of all parameters, are not judged.
+    equal tokens, and no loss is below half of the lowest measured. Asked where sizes and tokens end, of forms without
+    further inputs.
     """
     form = found.form
     if np.ptp(runs.experts) == 0.0 or form.extra_inputs or family.n_counts == "total":

@@ -1,12 +1,11 @@
 """Runs as a fit sees them: in an order that their numbers alone decide, losses in a unit of their own, sizes as a form's variables.
 
-A sum of the same terms in another order differs in its last digit, and searches along flat valleys enlarge that. So the rows
-of a file, the names of runs and the unit of the loss must be gone before a fit begins.
+A sum in another order differs in its last digit, which searches along flat valleys enlarge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +17,9 @@ from moescale.models.coordinates import expansion, in_family, model_of
 from moescale.models.family import ModelFamily, match_family, width
 from moescale.runs.expansion import LEAST, OF_ROUTED, expert_shape
 from moescale.runs.expansion import expansion as stated_expansion
-from moescale.runs.table import ARRAYS, SIZE_COLUMNS, RunTable
-from moescale.scaling_laws.covariates import FURTHER_INPUTS, further_inputs, known_to, option
+from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.scaling_laws.ensemble import MODEL_INPUTS, SHAPE_INPUTS, shape_inputs
-from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
+from moescale.scaling_laws.form import FURTHER_INPUTS, Inputs, LawForm, further_inputs, known_to, make_inputs, option
 from moescale.typing import FloatArray
 
 Rows = NDArray[np.intp]
@@ -30,23 +28,12 @@ READ = tuple(sorted({*SIZE_COLUMNS, *LEAST, *FURTHER_INPUTS}))  # what a fit may
 DECIMALS = 10  # of ln L: six more than losses are measured to, six fewer than a product keeps
 
 
-def by_numbers(
-    n_params: FloatArray, tokens: FloatArray, experts: FloatArray, loss: FloatArray, further: Sequence[NDArray[Any]]
-) -> Rows:
-    """The order of rows, (n,), that columns (n,) alone decide."""
-    return np.lexsort((*reversed(further), loss, n_params, experts, tokens))
-
-
 def order(runs: RunTable) -> Rows:
     """The rows by tokens, experts, size, loss and the further columns that a fit reads, (n,)."""
-    further = [runs.columns[name] for name in READ if name in runs.columns and runs.columns[name].dtype.kind == "f"]
-    return by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, further)
-
-
-def reordered(runs: RunTable, rows: Rows) -> RunTable:
-    """The table with its rows in another order."""
-    arrays = {name: getattr(runs, name)[rows] for name in ARRAYS}
-    return replace(runs, **arrays, columns={name: values[rows] for name, values in runs.columns.items()})
+    further = {
+        name: runs.columns[name] for name in READ if name in runs.columns and runs.columns[name].dtype.kind == "f"
+    }
+    return RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, further).order()
 
 
 def without_unit(loss: FloatArray) -> tuple[FloatArray, float]:
@@ -72,6 +59,10 @@ class RunArrays:
     loss: FloatArray
     extra: Mapping[str, FloatArray]
 
+    def order(self) -> Rows:
+        """The order of the runs, (n,), that their numbers alone decide."""
+        return np.lexsort((*reversed([*self.extra.values()]), self.loss, self.n_params, self.experts, self.tokens))
+
     def where(self, keep: NDArray[np.bool_ | np.intp]) -> RunArrays:
         """The runs that a boolean mask keeps, or those of these positions."""
         extra = {name: values[keep] for name, values in self.extra.items()}
@@ -86,10 +77,7 @@ def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:
 def run_arrays(
     form: LawForm, runs: RunTable, given: Mapping[str, float], family: ModelFamily | None = None
 ) -> tuple[RunArrays, list[str]]:
-    """What a form takes of a table of runs of a family (by default that of its columns), as the form's variables, and remarks.
-
-    Further inputs are columns, or else the given values for all runs.
-    """
+    """The runs of a table of a family (by default that of its columns) as a form's variables, and remarks."""
     found: dict[str, Any] = _from_columns(form, runs)
     for name, value in given.items():
         if name in runs.columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,14 +11,16 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting import multistart
-from moescale.fitting.canonical import RunArrays, by_numbers, inputs_of
+from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.search import PATIENCE, Problem, huber, polish, scan
+from moescale.io.filters import quoted_name
 from moescale.io.records import plain, record
 from moescale.io.signals import uninterrupted
-from moescale.scaling_laws.covariates import further_inputs
-from moescale.scaling_laws.form import Ends, Inputs, LawForm
+from moescale.runs.table import RunTable, rows_text
+from moescale.scaling_laws.form import Ends, Inputs, LawForm, further_inputs
 from moescale.scaling_laws.law import MOST_DRAWS, NOT_IDENTIFIED, interval
-from moescale.typing import FloatArray, Progress, Real
+from moescale.scaling_laws.store import FORMS
+from moescale.typing import BoolArray, FloatArray, Progress, Real
 from moescale.units import plural
 
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
@@ -27,6 +29,10 @@ NO_REPEATS = "no run repeats data: the value of repeated tokens is unknown; pred
 CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
 JITTER = 0.05  # relative spread of a second start, so that a replicate may leave the basin of the first fit
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
+FAR = 8.0  # robust standard deviations: of 10,000 runs with normal errors none lies so far out
+FAR_AT_LEAST = 0.02  # of ln L: what a run without a fault may be off by where the others fit very well
+MOST_SOURCES, FEWEST_OF_SOURCE = 12, 3
+UNLIKE = 0.1  # of ln L between sources: more than misfit of a form leaves, less than bits a byte are off from nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +86,7 @@ class Fit:
     def to_dict(self, intervals: dict[str, tuple[float, float]] | None = None) -> dict[str, object]:
         """The record of the command line's contract; `intervals` are those of a bootstrap."""
         shown = record(self, without=("form", "theta", "standard_error"))
-        known = {"law": self.form.name, "parameters": self.parameters}
-        return {**known, **shown, "intervals": plain(intervals) if intervals else None}
+        return {"law": self.form.name, "parameters": self.parameters, **shown, "intervals": plain(intervals or None)}
 
 
 def check_runs(form: LawForm, runs: RunArrays) -> list[str]:
@@ -93,14 +98,17 @@ def check_runs(form: LawForm, runs: RunArrays) -> list[str]:
     notes: list[str] = []
     if n_runs <= many:
         notes.append(f"{n_runs} runs for {many} parameters: the fit follows the noise; do not extrapolate")
-    used = {"size": True, "tokens": form.uses_tokens, "n_experts": form.uses_experts}
-    for (label, is_used), values in zip(used.items(), (runs.n_params, runs.tokens, runs.experts), strict=True):
+    # What further inputs say of the experts (a sparsity) may vary with their number, and an expansion of 1 gives no
+    # gain: a dense table leaves nothing to tell from the constant.
+    for label, values, is_used, may_vary, may_be_one in (
+        ("size", runs.n_params, True, False, False),
+        ("tokens", runs.tokens, form.uses_tokens, False, False),
+        ("n_experts", runs.experts, form.uses_experts, form.implied_inputs, form.of_models),
+    ):
         varies = np.ptp(values) > 0.0
-        # What further inputs say of the experts (a sparsity) may vary with their number.
-        if not is_used and varies and not (label == "n_experts" and form.implied_inputs):
+        if not is_used and varies and not may_vary:
             notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
-        # An expansion of 1 gives no gain: a dense table leaves nothing to tell from the constant.
-        if is_used and not varies and not (form.of_models and label == "n_experts" and values[0] == 1.0):
+        if is_used and not varies and not (may_be_one and values[0] == 1.0):
             notes.append(f"all runs have the same {label} ({values[0]:g}): its terms are not identified")
     for label, values in runs.extra.items():
         distinct = np.unique(values)
@@ -122,16 +130,11 @@ def fit(
     starts: str | int = "auto",
     progress: Progress | None = None,
 ) -> Fit:
-    """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box.
+    """Fit `form` to runs given as arrays of one length, in any order; InputError for tables that cannot hold a fit.
 
-    `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
-    `starts` is "auto" (those of THOROUGH), an integer (how many scanned points to polish) or "paper" (every start of the
-    publication's grid). The order of the runs changes nothing.
-    Raises InputError for tables that cannot hold a fit.
-
-    `starts_at_optimum` counts the searches that were carried to the end and came within 1e-6 of the best objective. With
-    "paper" the best 400 distinct ends are carried on, each counted as often as starts share it (the box makes many of
-    the 810,000 starts equal), so that the count is a lower bound.
+    `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs. `starts`
+    is "auto" (those of THOROUGH), an integer (how many scanned points to polish) or "paper" (every start of the
+    publication's grid, of which `starts_at_optimum` counts those whose end was among the best 400).
     """
     n, d, e, y = (np.asarray(values, dtype=float) for values in (n_params, tokens, experts, loss))
     if len({values.shape for values in (n, d, e, y)}) > 1 or y.ndim != 1:
@@ -153,7 +156,7 @@ def fit_arrays(
     """`fit` of runs in the form's letters, their further inputs filled in."""
     began = time.perf_counter()
     notes = check_runs(form, runs)
-    runs = runs.where(by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, list(runs.extra.values())))
+    runs = runs.where(runs.order())
     problem = Problem.of(form, inputs_of(form, runs), np.log(runs.loss))
     report: Progress = progress or (lambda step, share: None)
     few = problem.thinned(SCAN_ROWS)
@@ -194,6 +197,12 @@ def _polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[Fl
     return candidates, reached
 
 
+def residuals(found: Fit, runs: RunArrays) -> FloatArray:
+    """ln(predicted / measured) of each run, (n,)."""
+    x = inputs_of(found.form, runs)
+    return found.form.log_loss(found.theta, x) - np.log(runs.loss)
+
+
 def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, notes: list[str]) -> Fit:
     """The Fit record of the best of the ends (k, p): errors, bounds that it touches, parameters that are not identified."""
     form, best = problem.form, int(np.argmin(reached))
@@ -225,9 +234,7 @@ def robust_spread(residual: FloatArray) -> float:
     return 1.4826 * float(np.median(np.abs(residual)))
 
 
-def _standard_errors(
-    form: LawForm, theta: FloatArray, x: Inputs, residual: FloatArray, fixed: np.typing.NDArray[np.bool_]
-) -> FloatArray:
+def _standard_errors(form: LawForm, theta: FloatArray, x: Inputs, residual: FloatArray, fixed: BoolArray) -> FloatArray:
     """Gauss-Newton standard errors of the search coordinates, (p,); infinite where the runs say nothing."""
     error = np.full(theta.size, np.inf)
     slope = form.jacobian(theta, x)[:, ~fixed]
@@ -249,6 +256,71 @@ def _standard_errors(
     return error
 
 
+def far_off(residuals: FloatArray) -> tuple[BoolArray, FloatArray]:
+    """Which residuals of ln L lie far outside the others, (n,), and how many robust standard deviations out all lie."""
+    away = np.abs(residuals - np.median(residuals))
+    usual = robust_spread(away)
+    return (away > FAR * usual) & (away > FAR_AT_LEAST), away / max(usual, 1e-12)
+
+
+def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
+    """A remark on the runs that the fit misses by far, with the way to leave them out."""
+    far, times = far_off(residuals)
+    if not (count := int(far.sum())):
+        return []
+    ends = dict.fromkeys(f"{x:.0f}" if x < 1e6 else f"{x:.1g}" for x in (times[far].min(), times[far].max()))
+    lie, them = ("run lies", "it") if count == 1 else ("runs lie", "them")
+    rows = rows_text(np.sort(runs.row_numbers[far]))
+    what = f"{count:,} {lie} {' to '.join(ends)} times the usual error from the fit ({rows})"
+    return [f"{what}: did they diverge, or does the form not cover them? mark {them} true in a column diverged"]
+
+
+def source_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
+    """A remark on each text column that parts the runs into sources whose losses lie apart: other data, or units."""
+    found: list[str] = []
+    for name, column in runs.columns.items():
+        if column.dtype.kind not in "OU":
+            continue
+        values, number, counts = np.unique(column.astype(np.str_), return_inverse=True, return_counts=True)
+        if not 2 <= len(values) <= MOST_SOURCES or counts.min() < FEWEST_OF_SOURCE:
+            continue
+        parts = [residuals[number == i] for i in range(len(values))]
+        middles = np.array([np.median(part) for part in parts])
+        within = float(np.median(np.abs(residuals - middles[number])))
+        low, high = int(np.argmax(middles)), int(np.argmin(middles))  # the law promises too much of the lowest losses
+        if middles[low] - middles[high] <= max(UNLIKE, 4.0 * within):
+            continue
+        below = 100.0 * (1.0 - np.exp(middles[high] - middles[low]))
+        less, more = (f"{quoted_name(name)} == '{values[i]}'" for i in (low, high))
+        what = f"runs with {less} lie {below:.2g}% below those with {more} at equal size and tokens"
+        found.append(f'{what}: different data or unit of loss? Fit one at a time with --where "{more}"')
+    return found
+
+
+def unused_columns(form: LawForm, runs: RunTable) -> list[str]:
+    """Remarks on columns that tell runs apart and that the form has no input for."""
+    found: list[str] = []
+    for name in ("unique_tokens", "granularity"):
+        column = runs.columns.get(name)
+        if name in form.extra_inputs or column is None or column.dtype.kind != "f" or np.isnan(column).any():
+            continue
+        what = f"column {name!r} varies and is not used by {form.name}"
+        matters = name == "granularity" and np.unique(column[runs.experts > 1.0]).size > 1
+        if name == "unique_tokens":
+            matters = count = int((column < runs.tokens * (1.0 - 1e-9)).sum())
+            repeat = "runs that repeat" if count > 1 else "run that repeats"
+            what = f"column {name!r} is not used by {form.name}: {count:,} {repeat} data count as fresh"
+        if matters:
+            takers = " or ".join(other.name for other in FORMS.values() if name in other.extra_inputs)
+            found.append(f"{what}; fit --law {takers}")
+    return found
+
+
+def table_remarks(form: LawForm, residuals: FloatArray, runs: RunTable) -> Sequence[str]:
+    """All remarks of a fit of the form on its table, with the residuals ln(predicted / measured) of the runs."""
+    return (*unused_columns(form, runs), *source_remarks(residuals, runs), *far_off_remarks(residuals, runs))
+
+
 def bootstrap(
     fit: Fit,
     x: Inputs,
@@ -259,18 +331,16 @@ def bootstrap(
     progress: Progress | None = None,
     quick: bool = False,
 ) -> FloatArray:
-    """Refit `replicates` resamples of the runs (with replacement), each from the optimum and from a point near it.
+    """Coefficients (replicates, p) of refits to resamples of the runs, each from the optimum and from a point near it.
 
-    `quick` refits from the optimum only, and to fewer digits: intervals of predictions come out within some 5% of theirs in
-    a quarter of the time.
-
-    Returns their coefficients in search coordinates, (replicates, p). Same seed, same digits. Runs are taken as independent;
-    where they are not, as those that branch off one trunk, the intervals come out too narrow.
+    `quick` refits from the optimum only, and to fewer digits: intervals of predictions come out within some 5% of
+    theirs in a quarter of the time. Where runs are not independent, as those that branch off one trunk, intervals are
+    too narrow.
     """
     if not 2 <= replicates <= MOST_DRAWS:
         what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"
         raise InputError(what, nearest=f"2 to {MOST_DRAWS}", next_step=advice)
-    count = ln_loss.size
+    count, p = ln_loss.size, fit.theta.size
     # numpy.random is imported here, and its compiled parts lose an exception that a signal raises.
     with uninterrupted():
         rng = np.random.default_rng(seed)
@@ -278,7 +348,7 @@ def bootstrap(
     effort: dict[str, Any] = {"max_iterations": 60}
     if quick:
         effort = {"max_iterations": 40, "tolerance": 1e-6, "patience": 4}
-    found = np.empty((replicates, fit.theta.size))
+    found: list[FloatArray] = []
     for first in range(0, replicates, CHUNK):
         size = min(CHUNK, replicates - first)
         if progress:
@@ -286,18 +356,17 @@ def bootstrap(
         drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=size).astype(float)
         starts = [np.repeat(fit.theta[None], size, axis=0)]
         if not quick:
-            starts.append(fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size))))
+            starts.append(fit.theta * (1.0 + JITTER * rng.normal(size=(size, p))))
         weights = np.concatenate([drawn] * len(starts))
         theta, value = polish(problem, np.concatenate(starts), weights=weights, **effort)
-        better = value.reshape(-1, size).argmin(axis=0)
-        found[first : first + size] = theta.reshape(-1, size, fit.theta.size)[better, np.arange(size)]
+        found.append(theta.reshape(-1, size, p)[value.reshape(-1, size).argmin(axis=0), np.arange(size)])
     # Resampled fits vary less than new studies would, by (n - p) / n in the variance: the usual small-sample correction.
-    spare = max(count - fit.theta.size, 1)
-    wider = fit.theta + (found - fit.theta) * np.sqrt(count / spare if spare > fit.theta.size else 1.0)
+    spare = max(count - p, 1)
+    wider = fit.theta + (np.concatenate(found) - fit.theta) * np.sqrt(count / spare if spare > p else 1.0)
     return problem.clipped(wider)
 
 
 def parameter_intervals(fit: Fit, draws: FloatArray) -> dict[str, tuple[float, float]]:
     """The quantiles of the draws that hold 90% of them, by public parameter name."""
-    low, high = interval(fit.form.decode(draws))
-    return {name: (float(a), float(b)) for name, a, b in zip(fit.form.names, low, high, strict=True)}
+    low, high = (ends.tolist() for ends in interval(fit.form.decode(draws)))
+    return dict(zip(fit.form.names, zip(low, high, strict=True), strict=True))

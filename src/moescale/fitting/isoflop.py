@@ -1,14 +1,13 @@
 """Loss-optimal size and tokens without a law: IsoFLOP parabolas and their power laws N_opt = k C^a, D_opt = k' C^b.
 
-This is approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.2). A fitted law (`moescale.fitting.fit`) has none of
-its bias if its form holds.
+Approach 2 of Hoffmann et al. 2022 (arXiv 2203.15556, section 3.2); a fitted law whose form holds has none of its bias.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from moescale.errors import InputError
 from moescale.io.records import Record, record
 from moescale.runs.table import RunTable
-from moescale.typing import FloatArray
+from moescale.typing import FloatArray, Real
 from moescale.units import format_count, format_flops, plural
 
 MIN_SIZES = 4  # of a budget: three points fix a parabola and leave nothing to judge it by
@@ -31,10 +30,9 @@ IntArray = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """y = coefficient * FLOPs^exponent, by least squares on logarithms.
+    """y = coefficient * FLOPs^exponent, by least squares on logarithms; `scatter` is the rms of ln y about the line.
 
-    `standard_error` and the 90% `interval` are the exponent's, by the scatter about the line and Student's t; None for two
-    points, which leave no scatter. `scatter` is the root mean square of ln y about the line.
+    `standard_error` and the 90% `interval` are the exponent's, by that scatter and Student's t; None for two points.
     """
 
     coefficient: float
@@ -44,9 +42,9 @@ class PowerLaw:
     scatter: float
     n_points: int
 
-    def at(self, flops: FloatArray) -> FloatArray:
+    def at(self, flops: Real) -> Real:
         """y at budgets of any shape."""
-        return self.coefficient * np.asarray(flops, dtype=float) ** self.exponent
+        return self.coefficient * flops**self.exponent
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ class Trend:
     def optimum(self, flops: float) -> dict[str, float]:
         """Experts, size and tokens of the loss-optimal model of a budget, and how many times it lies beyond the known range."""
         low, high = self.flops_range
-        sizes = {"n_params": float(self.n_params.at(np.array(flops))), "tokens": float(self.tokens.at(np.array(flops)))}
+        sizes = {"n_params": float(self.n_params.at(flops)), "tokens": float(self.tokens.at(flops))}
         return {"experts": self.experts, "flops": flops, **sizes, "extrapolation": max(flops / high, low / flops, 1.0)}
 
 
@@ -76,19 +74,17 @@ class Minimum:
 
 @dataclass(frozen=True, slots=True)
 class Parabola:
-    """The runs of one budget and expert count, and the parabola loss = c0 + c1 u + c2 u^2, u = ln(N / centre).
+    """The runs of one budget and expert count; `flops` is the geometric mean of theirs.
 
-    `flops` is the geometric mean of the runs' FLOPs. `unusable` says why no `minimum` is taken from it: too few sizes, or a
-    minimum that the sizes do not enclose.
+    `unusable` says why no `minimum` is taken from their parabola: too few sizes, or a minimum that the sizes do not
+    enclose.
     """
 
     flops: float
     experts: float
     sizes: FloatArray  # (n,) of the runs
-    tokens: FloatArray  # (n,)
-    losses: FloatArray  # (n,)
-    minimum: Minimum | None = None
-    unusable: str | None = None
+    minimum: Minimum | None
+    unusable: str | None
 
     @property
     def label(self) -> str:
@@ -98,21 +94,11 @@ class Parabola:
     @property
     def centre(self) -> float:
         """The geometric mean of the sizes."""
-        return float(np.exp(np.log(self.sizes).mean()))
-
-    @property
-    def coefficients(self) -> FloatArray:
-        """c2, c1, c0."""
-        return np.asarray(np.polyfit(np.log(self.sizes / self.centre), self.losses, 2), dtype=float)
-
-    def loss(self, n_params: FloatArray) -> FloatArray:
-        """The parabola at sizes of any shape."""
-        u = np.log(np.asarray(n_params, dtype=float) / self.centre)
-        return np.asarray(np.polyval(self.coefficients, u), dtype=float)
+        return _mean(self.sizes)
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""
-        shown = record(self, without=("sizes", "tokens", "losses"))
+        shown = record(self, without=("sizes",))
         return {**shown, "n_runs": int(self.sizes.size), "n_sizes": int(np.unique(self.sizes).size)}
 
 
@@ -126,32 +112,25 @@ class IsoFlop(Record):
     warnings: tuple[str, ...]
 
 
-def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float = TOLERANCE) -> IsoFlop:
+def isoflop(runs: RunTable, *, tolerance: float = TOLERANCE) -> IsoFlop:
     """Loss-optimal exponents by a parabola of loss in ln N at each budget (approach 2 of Hoffmann et al. 2022).
 
-    `flops` (n,) defaults to 6 N D. Runs that span at most `tolerance` in FLOPs are one budget; each expert count has its own
-    budgets and its own trend. Intervals are by the scatter of the minima about it. Nothing is interpolated between
-    budgets: a table without at least two budgets of MIN_SIZES sizes whose minimum lies between the sizes raises InputError.
-
-    Known bias (Czech et al. 2026, arXiv 2603.22339): at fixed FLOPs the loss is a sum of two exponentials in ln N, not a
-    parabola, so the minimum is displaced unless both exponents are equal or all sizes are close to the optimum: by one
-    factor at all budgets as long as the sizes stand at the same multiples of the optimum. Sizes whose place around the
-    optimum drifts with the budget bias the exponent too. A warning says where that is so; no interval knows of it.
+    Runs that span at most `tolerance` in 6 N D are one budget. InputError without two budgets of MIN_SIZES sizes whose
+    minimum lies between them. Known bias (Czech et al. 2026, arXiv 2603.22339): the loss is a sum of two exponentials
+    in ln N, so sizes far from the optimum displace the minimum, and sizes whose place around it drifts with the budget
+    bias the exponent; no interval knows of it.
     """
-    if not 0 <= tolerance < 1:
-        raise InputError(f"a tolerance of {tolerance!r}", nearest="0 to 1", next_step=f"for example {TOLERANCE}")
-    c = 6.0 * runs.n_params * runs.tokens if flops is None else np.asarray(flops, dtype=float)
-    given = (runs.n_params, runs.tokens, runs.loss, c)
-    if c.shape != runs.loss.shape or not all((np.isfinite(values) & (values > 0)).all() for values in given):
+    if not all((np.isfinite(v) & (v > 0)).all() for v in (runs.n_params, runs.tokens, runs.loss)):
         what = "a size, token count, loss or FLOPs is missing or not positive"
         raise InputError(what, next_step="give one number a run")
+    flops = 6.0 * runs.n_params * runs.tokens
     budgets: list[Parabola] = []
     trends: list[Trend] = []
     warnings: list[str] = []
     for count in np.unique(runs.experts):
         mine = np.flatnonzero(runs.experts == count)
-        groups = [mine[group] for group in _groups(c[mine], tolerance)]
-        found = [_parabola(runs, c, rows) for rows in groups if np.unique(runs.n_params[rows]).size >= MIN_SIZES]
+        groups = [mine[group] for group in _groups(flops[mine], tolerance)]
+        found = [_parabola(runs, flops, rows) for rows in groups if np.unique(runs.n_params[rows]).size >= MIN_SIZES]
         budgets += found
         name = plural(float(count), "expert")
         warnings += [f"{p.label}: left out, {p.unusable}" for p in found if p.unusable]
@@ -187,9 +166,10 @@ def _groups(flops: FloatArray, tolerance: float) -> Iterator[IntArray]:
 
 def _parabola(runs: RunTable, flops: FloatArray, rows: IntArray) -> Parabola:
     n, y = runs.n_params[rows], runs.loss[rows]
-    p = Parabola(float(np.exp(np.log(flops[rows]).mean())), float(runs.experts[rows[0]]), n, runs.tokens[rows], y)
-    c2, c1, _ = p.coefficients
-    best = p.centre * float(np.exp(-0.5 * c1 / c2)) if c2 > 0 else math.nan
+    centre = _mean(n)
+    coefficients = np.polyfit(np.log(n / centre), y, 2)  # of the loss in u = ln(N / centre)
+    c2, c1, _ = coefficients
+    best = centre * float(np.exp(-0.5 * c1 / c2)) if c2 > 0 else math.nan
     sizes = np.unique(n)
     lowest = int(np.argmin([y[n == size].mean() for size in sizes]))
     end = f"{'largest' if lowest else 'smallest'} size ({format_count(float(sizes[lowest]))})"
@@ -200,9 +180,15 @@ def _parabola(runs: RunTable, flops: FloatArray, rows: IntArray) -> Parabola:
     }
     why = next((why for why, applies in faults.items() if applies), None)
     # Tokens of the budget are a power law of the size, exact where C is proportional to N D.
-    slope, level = np.polyfit(np.log(n), np.log(p.tokens), 1)
+    slope, level = np.polyfit(np.log(n), np.log(runs.tokens[rows]), 1)
     tokens = float(np.exp(level + slope * np.log(best)))
-    return replace(p, minimum=None if why else Minimum(best, tokens, float(p.loss(np.array(best)))), unusable=why)
+    minimum = Minimum(best, tokens, float(np.polyval(coefficients, np.log(best / centre))))
+    return Parabola(_mean(flops[rows]), float(runs.experts[rows[0]]), n, None if why else minimum, why)
+
+
+def _mean(values: FloatArray) -> float:
+    """The geometric mean."""
+    return float(np.exp(np.log(values).mean()))
 
 
 def _trend(usable: list[Parabola]) -> tuple[Trend, list[str]]:

@@ -38,7 +38,7 @@ Evaluate = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 def published_axes(form: LawForm, observed: Observed) -> tuple[FloatArray, ...]:
     """The starts of the paper's appendix, one axis a parameter: 810,000 in all. InputError for other forms.
 
-    The paper names none for E_start and E_max: 2 and twice the largest observed E (ours); nor for N0: the runs' mean size.
+    Ours are those of E_start and E_max (2 and twice the largest observed E) and of N0 (the runs' mean size).
     """
     if form not in (yun2024.FORM, yun2024.CENTRED):
         raise InputError(f"{form.name} has no published grid of starts", next_step="use --starts auto")
@@ -59,16 +59,21 @@ def search_grid(
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Where L-BFGS of ITERATIONS steps ends from the starts of a grid: theta (k, p), objectives and sharing starts (k,).
 
-    Starts that the box makes equal are searched from once. The paper's d of 5 to 25 all stand for d = 1 in the box of
-    yun2024: 270,000 starts differ of its 810,000.
+    Starts that the box makes equal are searched from once: 270,000 differ of yun2024's 810,000.
     """
     pairs = [
         np.unique(np.clip(axis, *limits), return_counts=True) for axis, limits in zip(axes, problem.box, strict=True)
     ]
     values, counts = zip(*pairs, strict=True)
     total, slab = int(np.prod([axis.size for axis in values])), max(64, NUMBERS // problem.ln_loss.size)
+    at = factorised(problem)
+    # The inverse of the Gauss-Newton matrix, averaged over a sample of the starts: ln A and alpha, say, trade off along
+    # a narrow valley; in this metric the first steps already go along it.
     sample = starts_at(values, np.unique(np.linspace(0, total - 1, METRIC_STARTS).astype(np.intp)))
-    at, metric = factorised(problem), average_metric(problem, sample)
+    slope = problem.form.jacobian(sample, problem.x)
+    matrix = np.einsum("knp,knq->pq", slope, slope) / (slope.shape[0] * slope.shape[1])
+    scale = np.sqrt(np.diag(matrix)) + 1e-12
+    metric = np.linalg.inv(matrix / np.outer(scale, scale) + RIDGE * np.eye(scale.size)) / np.outer(scale, scale)
 
     def search(first: int) -> tuple[FloatArray, FloatArray]:
         starts = starts_at(values, np.arange(first, min(first + slab, total)))
@@ -87,10 +92,9 @@ def search_grid(
 
 
 def polish_grid(problem: Problem, progress: Progress) -> tuple[FloatArray, FloatArray, int]:
-    """Search from every start of the published grid, polish the best distinct ends, carry those that can win to the end.
+    """The best ends of the published grid's searches, polished, as often as starts share them: theta (k, p), (k,).
 
-    Returns the polished theta (k, p), their objectives (k,), and how many starts there are. An end that several starts
-    share is repeated as often.
+    The third answer is how many starts there are.
     """
     theta, value, sharing = search_grid(problem, published_axes(problem.form, problem.observed), progress=progress)
     _, distinct, number = np.unique(value, return_index=True, return_inverse=True)  # sorted by the objective
@@ -102,24 +106,13 @@ def polish_grid(problem: Problem, progress: Progress) -> tuple[FloatArray, Float
     return np.repeat(ends, shared, axis=0), np.repeat(reached, shared), int(sharing.sum())
 
 
-def average_metric(problem: Problem, sample: FloatArray) -> FloatArray:
-    """The inverse of the Gauss-Newton matrix averaged over the starts of a sample, (p, p).
-
-    ln A and alpha, say, trade off along a narrow valley; in this metric the first steps already go along it.
-    """
-    slope = problem.form.jacobian(sample, problem.x)
-    matrix = np.einsum("knp,knq->pq", slope, slope) / (slope.shape[0] * slope.shape[1])
-    scale = np.sqrt(np.diag(matrix)) + 1e-12
-    return np.linalg.inv(matrix / np.outer(scale, scale) + RIDGE * np.eye(scale.size)) / np.outer(scale, scale)
-
-
 def factorised(problem: Problem) -> Evaluate:
     """Objective (k,) and gradient (p, k) of equation 4 at theta (p, k), p being 10 or, with ln N0, 11."""
     x, ln_loss = problem.x, problem.ln_loss[:, None]
     ln_n, n_of = np.unique(x.ln_n, return_inverse=True)
     ln_d, d_of = np.unique(x.ln_d, return_inverse=True)
-    e_of, distinct = x.experts_index, make_inputs(1.0, 1.0, x.experts_distinct)
-    of_count = (e_of == np.arange(x.experts_distinct.size)[:, None]).astype(float)  # (counts, n)
+    experts, e_of = np.unique(x.experts, return_inverse=True)
+    distinct, of_count = make_inputs(1.0, 1.0, experts), (x.experts == experts[:, None]).astype(float)  # (counts, n)
     by_size = np.stack((np.ones_like(x.ln_n), -x.ln_n))
     by_data = np.stack((np.ones_like(x.ln_d), -x.ln_d))
 
@@ -165,8 +158,8 @@ def descend(
 ) -> tuple[FloatArray, FloatArray]:
     """Projected L-BFGS side by side from starts (p, k): where each search ends (p, k), and its objective (k,).
 
-    Every iteration evaluates once: a step that does not lower the objective is refused and the next one is shorter; its
-    change of gradient teaches the curvature all the same. Coordinates on a bound that pull outwards are held.
+    A step that does not lower the objective is refused and the next one is shorter; its change of gradient teaches the
+    curvature all the same. Coordinates on a bound that pull outwards are held.
     """
     low, high = box[:, :1], box[:, 1:]
     theta: FloatArray = np.clip(starts, low, high)

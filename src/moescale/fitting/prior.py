@@ -1,9 +1,7 @@
 """Runs under the spread between sources: the mode of the posterior, its noise, draws of the coefficients, and the fit of a table.
 
 A source is a table of runs or a published law at points of its range. Its coefficients are normal around a mean, with the unit
-of its losses profiled out of every group of runs; the runs move what they speak of. scripts/pooling.py finds mean and spread
-from many sources. Dense runs, or a few with experts, do not determine how experts gain, how data saturate, or even two
-exponents; the spread between labs does.
+of its losses profiled out of every group of runs. scripts/pooling.py finds mean and spread from many sources.
 """
 
 from __future__ import annotations
@@ -69,6 +67,12 @@ class Source:
             return ln_multiplier(theta, self.x) - self.values
         return centred(log_loss(theta, self.x) - self.values, self.group)
 
+    def weighted(self, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Errors (n,) and their slopes in EFFECTS (n, e), times the weight."""
+        slope = complex_jacobian(ln_multiplier if self.of_multiplier else log_loss, theta, self.x)[:, EFFECTS]
+        slope = slope if self.of_multiplier else centred(slope, self.group)
+        return self.weight * self.errors(theta), self.weight * slope
+
     @property
     def weight(self) -> float:
         """The square root of the precision of a value: many runs of one table count as MOST_RUNS."""
@@ -124,7 +128,7 @@ def mode(source: Source, prior: Prior, start: FloatArray | None = None, steps: i
 
     best = value(theta)
     for _ in range(steps):
-        slope, error = _slope(source, theta), source.weight * source.errors(theta)
+        error, slope = source.weighted(theta)
         hessian = slope.T @ slope + precision
         pull = slope.T @ error + precision @ (theta[EFFECTS] - prior.mean[EFFECTS])
         for _ in range(8):
@@ -141,14 +145,8 @@ def mode(source: Source, prior: Prior, start: FloatArray | None = None, steps: i
         theta, best, damping = trial, reached, max(damping / 6.0, 1e-8)
         if done:
             break
-    slope = _slope(source, theta)
+    slope = source.weighted(theta)[1]
     return Mode(theta, np.asarray(np.linalg.inv(slope.T @ slope + precision), np.float64), best)
-
-
-def _slope(source: Source, theta: FloatArray) -> FloatArray:
-    function = ln_multiplier if source.of_multiplier else log_loss
-    slope = complex_jacobian(function, theta, source.x)[:, EFFECTS]
-    return source.weight * (slope if source.of_multiplier else centred(slope, source.group))
 
 
 def cleaned(source: Source, theta: FloatArray) -> Source:
@@ -216,10 +214,9 @@ def prior_of(law: Law) -> Prior:
 
 
 def fit_under(prior: Prior, arrays: RunArrays, *, starts: int = STARTS, draws: int = DRAWS, seed: int = 0) -> Fitted:
-    """The most probable coefficients of runs in the letters of pooled2026, and draws of what else they may be.
+    """The most probable coefficients of runs in the letters of pooled2026, and draws around them.
 
-    `starts` searches begin at the mean and at draws of the prior. Neither the unit of the loss nor, in the order of `canonical`, that of the runs changes a digit. Raises InputError for
-    fewer than three runs and for losses in no unit.
+    `starts` searches begin at the mean and at draws of the prior. Raises InputError for fewer than three runs.
     """
     began = time.perf_counter()
     x = inputs_of(FORM, arrays)
@@ -259,7 +256,10 @@ def held_out_under(prior: Prior, arrays: RunArrays, masks: Sequence[BoolArray]) 
 
 def _remarks(source: Source, found: Mode, prior: Prior) -> tuple[str, ...]:
     kept = np.diag(found.covariance) > (1.0 - TOLD) * np.diag(prior.covariance)
-    alone = np.ptp(source.x.experts) == 0.0
-    left = [j for j, of_prior in zip(EFFECTS, kept, strict=True) if of_prior and not (alone and j in GAIN)]
-    said = [f"these runs hardly tell {', '.join(FORM.names[j] for j in left)}: other labs' runs do"] if left else []
-    return (*said, *(["all runs have one expansion: what experts gain is known from other labs only"] if alone else []))
+    alone, remarks = np.ptp(source.x.experts) == 0.0, list[str]()
+    left = [FORM.names[j] for j in np.array(EFFECTS)[kept] if not (alone and j in GAIN)]
+    if left:
+        remarks.append(f"these runs hardly tell {', '.join(left)}: other labs' runs do")
+    if alone:
+        remarks.append("all runs have one expansion: what experts gain is known from other labs only")
+    return tuple(remarks)

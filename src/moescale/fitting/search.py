@@ -1,9 +1,7 @@
-"""What a fit minimises, where a search for the minimum begins, and how it descends.
+"""What a fit minimises, the sum over runs of Huber_delta(ln Lhat - ln L) (Yun et al.), and how it descends.
 
-The objective is that of Yun et al.: the sum over runs of Huber_delta(ln Lhat - ln L). It is summed, never averaged: an average
-would shrink the gradient and stop the search early. A scan looks at many points of the parameters, by variable projection where
-the form is linear in some. From the best of them damped Gauss-Newton searches go side by side, inside the box: a Huber term is
-a square whose weight falls with the residual, and each step solves the least squares of the weights where it stands.
+A scan looks at many points, by variable projection where the form is linear in some parameters. From the best damped
+Gauss-Newton searches go side by side, inside the box: a Huber term is a square whose weight falls with the residual.
 """
 
 from __future__ import annotations
@@ -75,9 +73,9 @@ CHUNK_NUMBERS = 2_000_000  # points times runs that are looked at together: 16 M
 
 
 def scan(problem: Problem, count: int) -> tuple[FloatArray, FloatArray]:
-    """Look at `count` points: theta (count, p), clipped to the box, and the objective of each before its shape was, (count,).
+    """Theta (count, p) of points in the box and the objective of each before it was clipped, (count,).
 
-    Where the form is linear in some parameters this is variable projection: only the others are scanned.
+    Where the form is linear in some parameters only the others are scanned (variable projection).
     """
     form = problem.form
     low, high = form.region(problem.observed).T
@@ -92,18 +90,16 @@ def project(problem: Problem, points: FloatArray) -> tuple[FloatArray, FloatArra
     """The best amplitudes at given shape parameters (k, s): theta (k, p) in the box, and the objective (k,)."""
     form = problem.form
     theta, values = np.empty((len(points), len(form.parameters))), np.empty(len(points))
+    theta[:, form.shape] = points
     for rows in _chunks(problem, len(points)):
-        some = points[rows]
         # Relative residuals: (sum_k a_k phi_k) / L - 1 is close to the residual of the logarithm.
-        columns = form.basis(some, problem.x) * np.exp(-problem.ln_loss)[:, None]
+        columns = form.basis(points[rows], problem.x) * np.exp(-problem.ln_loss)[:, None]
         norm = np.sqrt((columns**2).mean(axis=-2)) + 1e-300
         scaled = columns / norm[:, None, :]
         gram = np.swapaxes(scaled, 1, 2) @ scaled
         amplitudes = _nonnegative_least_squares(gram, scaled.sum(axis=1)) / norm
-        block = np.empty((len(some), theta.shape[1]))
-        block[:, form.shape] = some
-        block[:, form.amplitudes] = np.log(np.maximum(amplitudes, 1e-30))
-        theta[rows] = problem.clipped(block)
+        theta[rows, form.amplitudes] = np.log(np.maximum(amplitudes, 1e-30))
+        theta[rows] = problem.clipped(theta[rows])
         predicted = columns @ np.exp(theta[rows][:, form.amplitudes])[..., None]  # over the measured loss
         values[rows] = huber(np.log(predicted[..., 0])).sum(axis=-1)
     return theta, values
@@ -124,10 +120,7 @@ def _lattice(count: int, dimensions: int) -> FloatArray:
 
 
 def _nonnegative_least_squares(gram: FloatArray, target: FloatArray) -> FloatArray:
-    """Non-negative x that minimises x' gram x - 2 target' x for each of m small problems, by trying every support.
-
-    gram (m, k, k), target (m, k), answer (m, k). k is at most 7 (zhao2025), so there are at most 127 supports.
-    """
+    """Non-negative x (m, k) that minimise x' gram x - 2 target' x, by trying every support: at most 127."""
     m, k = target.shape
     best, lowest = np.zeros((m, k)), np.zeros(m)
     ridge = 1e-12 * np.einsum("mkk->mk", gram).max(axis=1)
@@ -160,8 +153,8 @@ def polish(
 ) -> tuple[FloatArray, FloatArray]:
     """Minimise the summed Huber objective from each of k starts (k, p): the optima (k, p) and their objectives (k,).
 
-    `weights`, (k, n) or (n,), multiplies the terms (a bootstrap's counts). A search ends when a step improves the
-    objective by less than `tolerance` relative, `patience` times in a row.
+    `weights`, (k, n), multiply the terms (a bootstrap's counts). A search ends when steps improve the objective by less
+    than `tolerance` relative, `patience` times in a row.
     """
     theta = problem.clipped(np.atleast_2d(starts).astype(float))
     count = len(theta)
@@ -223,8 +216,7 @@ def _damped_step(
 ) -> FloatArray:
     """The step of k searches, (k, p), whose `fixed` coordinates move by `given`, the others by the damped solution."""
     free = ~fixed
-    reduced = np.where(free[:, :, None] & free[:, None, :], squares, 0.0) + damping[:, None, None] * np.eye(
-        free.shape[1]
-    )
+    reduced = np.where(free[:, :, None] & free[:, None, :], squares, 0.0)
+    reduced += damping[:, None, None] * np.eye(free.shape[1])
     pull = np.where(free, gradient + (squares @ given[..., None])[..., 0], 0.0)
     return np.where(free, -np.linalg.solve(reduced, pull[..., None])[..., 0], given)

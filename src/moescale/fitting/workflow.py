@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -11,41 +12,36 @@ from datetime import date
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moescale.errors import InputError, MoescaleError, located
 from moescale.fitting import auto, canonical
 from moescale.fitting.auto import Chosen
 from moescale.fitting.canonical import RunArrays, inputs_of, run_arrays
-from moescale.fitting.fit import Fit, bootstrap, fit_arrays, fit_range, parameter_intervals
-from moescale.fitting.holdout import HoldOut, hold_out, residuals, score
+from moescale.fitting.fit import Fit, bootstrap, fit_arrays, fit_range, parameter_intervals, residuals, table_remarks
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, held_out_under, prior_of
-from moescale.fitting.remarks import table_remarks
 from moescale.fitting.search import HUBER_DELTA
 from moescale.io.files import as_text
-from moescale.io.records import record
+from moescale.io.records import Record, record
 from moescale.models.family import ModelFamily, with_convention
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import pooled2026
-from moescale.scaling_laws.covariates import check_names, known_to
 from moescale.scaling_laws.ensemble import DRAWS, MODEL_INPUTS, combine
-from moescale.scaling_laws.form import LawForm
+from moescale.scaling_laws.form import LawForm, check_names, known_to
 from moescale.scaling_laws.law import OF_ACTIVE, Law, Member, Prediction, extrapolation, predict_many
 from moescale.scaling_laws.store import find_form, find_law
-from moescale.typing import FloatArray, Progress
+from moescale.typing import BoolArray, FloatArray, Progress
 
 # Runs that a hold-out leaves a fit under a prior at least, and hold-outs: large N, D, E; each takes as long as the fit.
 FEWEST_UNDER_PRIOR, MOST_UNDER_PRIOR = 4, 3
-OPTIMISER = "scan by variable projection, damped Gauss-Newton on reweighted squares, tolerance 1e-13 of the objective"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """How a law is fitted to a table of runs; settings that contradict each other raise InputError.
+    """How a law is fitted to a table of runs.
 
-    `starts` is that of `fit`, `extra` further inputs that hold for all runs. `prior` is a law that holds a prior of
-    fits (default: pooled2026). `bootstrap` replicates give intervals and the law its draws; a fit under a prior has draws
+    `starts` is that of `fit`, `extra` further inputs that hold for all runs, `prior` a law that holds a prior of fits
+    (default: pooled2026). `bootstrap` replicates give intervals and the law its draws; a fit under a prior has draws
     without them.
     """
 
@@ -63,9 +59,9 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True)
 class FittedLaw:
-    """A law, the fit that it is, the 90% intervals of its parameters where there was a bootstrap, and the runs.
+    """A law, the fit that it is, the 90% intervals of its parameters after a bootstrap, and the runs in its letters.
 
-    Of an ensemble, `fit` and `intervals` are those of the winner, `runs` are in its letters, and `chosen` are all candidates.
+    Of an ensemble, `fit`, `intervals` and `runs` are those of the winner, and `chosen` are all candidates.
     """
 
     law: Law
@@ -77,8 +73,8 @@ class FittedLaw:
     @property
     def held_out_error(self) -> float | None:
         """The mean error of the forms on inner hold-outs, by their weights; None where none was held out."""
-        kept = [(each.weight, each.score) for each in self.chosen if each.weight > 0.0]
-        return sum(w * s for w, s in kept if s is not None) if all(s is not None for _, s in kept) and kept else None
+        scored = [each.weight * each.score for each in self.chosen if each.score is not None]
+        return sum(scored) if scored else None
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
@@ -97,16 +93,14 @@ def fit_runs(
     *,
     progress: Progress | None = None,
 ) -> FittedLaw:
-    """Fit a form, or the form of that name, to a table of runs.
+    """Fit a form, or the form of that name, to a table of runs, whose order changes nothing.
 
-    "auto" gives `pooled2026` under its prior where the runs have one expansion or are few, else an ensemble of forms that it
-    scores by inner hold-outs (docs/evidence/pooled-law.md, own-law.md). `settings.prior` asks for the first. The order and
-    the names of the runs change nothing; the runs of the answer are in the order of the table. Raises InputError for
-    a table that cannot hold the fit, and as `find_form` and `further_inputs` do.
+    "auto" gives `pooled2026` under its prior (as `settings.prior` asks for) where the runs have one expansion or are
+    few, else an ensemble of forms that it scores by inner hold-outs (docs/evidence/pooled-law.md, own-law.md).
     """
     how = settings or FitSettings()
     rows = canonical.order(runs)
-    found = _fit_ordered(canonical.reordered(runs, rows), form, how, progress or (lambda step, share: None))
+    found = _fit_ordered(runs.at(rows), form, how, progress or (lambda step, share: None))
     return replace(found, runs=found.runs.where(np.argsort(rows)))
 
 
@@ -128,7 +122,10 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
         return _fit_auto(runs, how, family, remarks, report)
     arrays, notes = run_arrays(form, runs, how.extra, family)
     found = fit_arrays(form, arrays, starts=how.starts, progress=report)
-    draws = _bootstrap(found, arrays, how, how.bootstrap, progress=report) if how.bootstrap else None
+    draws = None
+    if how.bootstrap:
+        sample = inputs_of(form, arrays), np.log(arrays.loss)
+        draws = bootstrap(found, *sample, how.bootstrap, how.seed, progress=report)
     remarks += table_remarks(form, residuals(found, arrays), runs)
     counted = canonical.law_family(form, family)
     of_active = canonical.has_active_column(runs) and counted.n_counts == "dense" and np.any(runs.experts > 1.0)
@@ -138,7 +135,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
             "give --size-column n_params_dense, or fit without --law"
         )
     found = replace(found, warnings=(*runs.warnings, *remarks, *notes, *found.warnings))
-    law = fitted_law(found, counted, draws=draws, **_about(runs, how, family))
+    law = fitted_law(found, counted, draws=draws, **_about(runs, how))
     return FittedLaw(law, found, None if draws is None else parameter_intervals(found, draws), arrays)
 
 
@@ -165,7 +162,7 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     remarks += table_remarks(form, residuals(result.fit, arrays), runs)
     notes = (*runs.warnings, *remarks, *notes, *result.fit.warnings)
     found = replace(result.fit, warnings=notes)
-    about = _about(runs, replace(how, prior=law), family)
+    about = _about(runs, replace(how, prior=law))
     held = {"prior_mean": found.theta.tolist(), "prior_covariance": result.covariance.tolist()}
     of_member: dict[str, Any] = about | {"name": form.name, "evidence": about["evidence"] | held}
     member = fitted_law(found, canonical.law_family(form, family), draws=result.draws, **of_member)
@@ -177,13 +174,8 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     )  # fmt: skip
     intervals = parameter_intervals(found, result.draws)
     masks = auto.inner_splits(canonical.sizes_in_family(runs, family), FEWEST_UNDER_PRIOR).values()
-    score = held_out_under(prior, arrays, list(masks)[:MOST_UNDER_PRIOR])
-    return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, score),))
-
-
-def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **more: Any) -> FloatArray:
-    given = (found, inputs_of(found.form, arrays), np.log(arrays.loss), count, how.seed)
-    return bootstrap(*given, **more)
+    held_out = held_out_under(prior, arrays, list(masks)[:MOST_UNDER_PRIOR])
+    return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, held_out),))
 
 
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
@@ -201,13 +193,14 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     faults = [auto.fault(found, family, in_family) for found in fits]
     sound = np.array([fault is None for fault in faults])
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
-    about = _about(runs, how, family)
+    about = _about(runs, how)
     members: list[Member] = []
     for i in np.flatnonzero(choice.weights):
         found, weight = fits[i], choice.weights[i]
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
-        draws = canonical.in_unit(found.form, _bootstrap(found, arrays[i], how, wanted, quick=True), unit)
+        sample = inputs_of(found.form, arrays[i]), np.log(arrays[i].loss)
+        draws = canonical.in_unit(found.form, bootstrap(found, *sample, wanted, how.seed, quick=True), unit)
         found = replace(found, theta=canonical.in_unit(found.form, found.theta, unit))  # errors, of ln L, stay
         of_member: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
         members.append(Member(fitted_law(found, canonical.law_family(found.form, family), **of_member), weight))
@@ -229,11 +222,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     scores = choice.scores or (None,) * len(fits)
     rows = [Chosen(f.form.name, w, s) for f, w, s in zip(fits, choice.weights, scores, strict=True)]
     chosen = tuple(sorted(rows, key=lambda each: (-each.weight, each.score or 0.0)))
-    about["evidence"] |= {
-        "law": auto.NAME,
-        "chosen": "; ".join(str(each) for each in chosen),
-        "inner_hold_outs": ", ".join(f"large {name}" for name in choice.splits),
-    }
+    about["evidence"] |= {"law": auto.NAME}
     about |= {"notes": warnings, "run_noise": choice.run_noise, "drift": choice.drift}
     if family.n_counts == "total":  # no other law can be asked in these letters
         return FittedLaw(replace(leading, **about), best, intervals, own, chosen)
@@ -244,9 +233,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
 
 
 def _candidates(runs: RunTable, how: FitSettings, family: ModelFamily) -> list[tuple[LawForm, RunArrays, list[str]]]:
-    """The forms that auto compares and the runs are many enough for, fewest parameters first, each with the runs in its letters
-    and remarks.
-    """
+    """The forms that auto compares on so many runs, fewest parameters first, with the runs in their letters; notes."""
     forms, given = [find_form(name) for name in auto.WITH_EXPERTS], dict(how.extra)
     if canonical.states_active_body(runs):
         forms = [replace(form, of_models=True) for form in forms]
@@ -259,24 +246,52 @@ def _candidates(runs: RunTable, how: FitSettings, family: ModelFamily) -> list[t
     return [each for count, each in ranked if 2 * count <= len(runs)] or [ranked[0][1]]
 
 
+@dataclass(frozen=True, slots=True)
+class HoldOut(Record):
+    """How a form fitted on some runs predicts the others; errors are of ln L, the bias ln(predicted / measured)."""
+
+    law: str
+    n_train: int
+    n_holdout: int
+    rmsle_train: float
+    rmsle_holdout: float
+    bias_holdout: float
+    parameters: int
+
+
+def hold_out(form: LawForm, runs: RunArrays, held_out: BoolArray, *, progress: Progress | None = None) -> HoldOut:
+    """Fit a form to the runs that `held_out` (n,) does not mark, and predict those that it marks, of both some."""
+    train, test = runs.where(~held_out), runs.where(held_out)
+    if train.loss.size == 0 or test.loss.size == 0:
+        what = f"the hold-out expression marks {test.loss.size} of {runs.loss.size} runs"
+        advice = "choose an expression that holds for some runs and not for others"
+        raise InputError(what, where="--holdout", next_step=advice)
+    if form == pooled2026.FORM:
+        found = fit_under(prior_of(find_law(form.name)), train).fit
+    else:
+        found = fit_arrays(form, train, progress=progress)
+    error = residuals(found, test)
+    errors = (found.rmsle, _root_mean_square(error), float(error.mean()))
+    return HoldOut(form.name, train.loss.size, test.loss.size, *errors, len(form.parameters))
+
+
 def compare_laws(
     runs: RunTable,
     forms: Sequence[LawForm],
-    held_out: NDArray[np.bool_],
+    held_out: BoolArray,
     *,
     extra: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> list[HoldOut]:
     """Fit each form to the runs that `held_out` (n,) does not mark, and predict those that it marks.
 
-    `extra` are further inputs that hold for all runs; each form takes those that it has. Raises InputError for one that
-    none has, and where the mask leaves nothing on one side.
+    `extra` are further inputs that hold for all runs; each form takes those that it has.
     """
     given = dict(extra or {})
     check_names(forms, given)
     # The same name may mean another thing to another form, so each takes its own from the table.
     rows = canonical.order(runs)
-    runs, held_out = canonical.reordered(runs, rows), held_out[rows]
+    runs, held_out = runs.at(rows), held_out[rows]
     arrays = [run_arrays(form, runs, known_to(form, given))[0] for form in forms]
     return [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
 
@@ -284,8 +299,7 @@ def compare_laws(
 def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None = None) -> list[Prediction]:
     """What a law predicts of each run of a table, whose losses may be missing, with the 90% interval of a run.
 
-    `extra` are further inputs that hold for all runs. Raises InputError where a further input is missing and where the law
-    gives no finite loss.
+    `extra` are further inputs that hold for all runs. InputError where the law gives no finite loss.
     """
     arrays, _ = run_arrays(law.form, runs, dict(extra or {}))
     if MODEL_INPUTS[0] in law.form.extra_inputs:  # whose range is of its family's N and E
@@ -306,11 +320,37 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
     ]
 
 
-def errors_on(runs: RunTable, laws: Mapping[str, Law], extra: Mapping[str, float]) -> dict[str, float]:
-    """The error of ln L around the bias of each law on a table of runs, by name; without laws that cannot be asked.
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Errors of ln L of predictions, as in `HoldOut`, and the share of runs within 90% intervals, if there are any."""
 
-    A law that was fitted to the runs is close to them anyway.
-    """
+    n_runs: int
+    rmsle: float
+    bias: float
+    coverage: float | None
+
+    @property
+    def around(self) -> float:
+        """The root mean square error around the bias: laws measure losses in units of their own."""
+        return math.sqrt(max(self.rmsle**2 - self.bias**2, 0.0))
+
+
+def score(predicted: Sequence[Prediction], loss: FloatArray) -> Score | None:
+    """The score of one prediction a run against the losses (n,), of those that are not NaN; None where all are."""
+    pairs = [(p, measured) for p, measured in zip(predicted, loss.tolist(), strict=True) if not np.isnan(measured)]
+    if not pairs:
+        return None
+    error = np.log([p.loss / measured for p, measured in pairs])
+    held = [p.interval[0] <= measured <= p.interval[1] for p, measured in pairs if p.interval is not None]
+    return Score(len(pairs), _root_mean_square(error), float(error.mean()), float(np.mean(held)) if held else None)
+
+
+def _root_mean_square(error: FloatArray) -> float:
+    return float(np.sqrt(np.mean(error**2)))
+
+
+def errors_on(runs: RunTable, laws: Mapping[str, Law], extra: Mapping[str, float]) -> dict[str, float]:
+    """The error of ln L around the bias of each law on a table of runs, by name; without laws that cannot be asked."""
     found: dict[str, float] = {}
     for name, law in laws.items():
         with suppress(MoescaleError):
@@ -339,7 +379,7 @@ def fitted_law(
     )  # fmt: skip
 
 
-def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, Any]:
+def _about(runs: RunTable, how: FitSettings) -> dict[str, Any]:
     evidence = {
         "table": os.path.basename(runs.source),
         "table_sha256": runs.sha256 or "",
@@ -347,11 +387,7 @@ def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, A
         "seed": how.seed,
         "bootstrap": how.bootstrap,
         "prior": how.prior.name if how.prior else "",
-        "definition_of_n": f"column {runs.size_column}; family {family.name}",
-        "definition_of_d": f"column {runs.tokens_column}: training tokens seen",
         "starts_option": str(how.starts),
-        "box": "the form's physical box",
-        "optimiser": OPTIMISER,
         "versions": f"numpy {np.__version__}, Python {platform.python_version()}",
     }
     source = f"fitted to {as_text(os.path.basename(runs.source))}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import Field
@@ -93,14 +95,11 @@ class DataSheet(Table):
 
 
 @cache
-def _read_gpus() -> dict[str, Gpu]:
-    where, rows = "catalogue/gpus.toml", catalogue.read("gpus.toml")["gpu"].items()
-    return {name: checked(DataSheet, {"name": name} | row, where=where).gpu(where) for name, row in rows}
-
-
-def gpus() -> dict[str, Gpu]:
+def gpus() -> Mapping[str, Gpu]:
     """Every GPU of the catalogue by name."""
-    return dict(_read_gpus())
+    where, rows = "catalogue/gpus.toml", catalogue.read("gpus.toml")["gpu"].items()
+    known = {name: checked(DataSheet, {"name": name} | row, where=where).gpu(where) for name, row in rows}
+    return MappingProxyType(known)
 
 
 def find_gpu(name: str) -> Gpu:

@@ -32,10 +32,8 @@ def precisions(kind: str) -> dict[str, Precision]:
 
 def format_of_bytes(kind: str, bytes_per_element: float) -> str | None:
     """The first format of `kind` that takes so many bytes, within SAME_BYTES; None where there is none."""
-    near = (
-        p.name for p in precisions(kind).values() if abs(p.bytes_per_element / bytes_per_element - 1.0) < SAME_BYTES
-    )
-    return next(near, None)
+    off = {name: abs(p.bytes_per_element / bytes_per_element - 1.0) for name, p in precisions(kind).items()}
+    return next((name for name in off if off[name] < SAME_BYTES), None)
 
 
 def find_precision(kind: str, name: str) -> Precision:

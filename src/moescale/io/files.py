@@ -14,23 +14,16 @@ from typing import IO
 
 from moescale.errors import DamagedFileError, InputError, UnwrittenError, nearest_names
 
-TEXT_LIMIT_BYTES = 64 * 2**20
-"""Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
-
+TEXT_LIMIT_BYTES = 64 * 2**20  # configuration, laws and plans are kilobytes; more is a wrong path, not an input
 NO_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file's name that are not UTF-8 (PEP 383)
 TEMPORARY = re.compile(r"\.moescale-[0-9a-f]{16}\.tmp")
-
-
-# Writing.
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """Write `content` (text as UTF-8) so that a reader sees the old file or the new one, never a part; returns the path.
 
-    The bytes go to a temporary file in the same folder, are flushed to the disk, and take the place of `path`. A process
-    that is killed leaves `.moescale-*.tmp`, which the next write into that folder removes. A link is followed and stays a
-    link, a device or pipe is written to. Raises UnwrittenError for a missing folder, a folder in place of a file, missing
-    permission or a full disk.
+    A process that is killed leaves `.moescale-*.tmp`, which the next write into that folder removes. A link is followed
+    and stays a link, a device or pipe is written to. Raises UnwrittenError.
     """
     with explained(write_error, path) as name:
         try:
@@ -47,11 +40,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
 
 
 def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str] | None] = ()) -> None:
-    """Raise the UnwrittenError that writing `path` would meet, before the work whose result it shall hold; writes nothing.
-
-    It is refused as well where it is one of `inputs`, which the result would replace. What only shows in writing (a full
-    disk) is left to `write_atomically`.
-    """
+    """Raise, before the work, the UnwrittenError that writing `path` would meet, or one for one of `inputs`."""
     with explained(write_error, path) as name:
         mode = _mode_of_target(name)
         if mode is None or stat.S_ISREG(mode):
@@ -170,15 +159,8 @@ def _check_writable(place: str) -> None:
         raise OSError(errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES, "")
 
 
-# Reading.
-
-
 def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> bytes:
-    """The bytes of a file of at most `limit_bytes`.
-
-    Raises InputError for a missing file (with the nearest names in that folder), a folder, missing permission, or a
-    larger file.
-    """
+    """The bytes of a file of at most `limit_bytes`; InputError for a larger one, and for one that cannot be read."""
     try:
         with explained(read_error, path) as name, Path(name).open("rb") as stream:
             # Not the limit at once: Python would ask the system for all of it.
@@ -223,19 +205,16 @@ def nearest_file_names(path: str | os.PathLike[str]) -> str | None:
         return None
 
 
-# What an error of the system means.
-
-_OCCUPIED = ("it is a file, not a folder, or a part of its path is", "give another name")
-_REFUSED = ("permission denied", "choose a folder and file you may write to")
-_FULL = ("the disk is full or the quota is spent", "free some space or choose another disk")
-_WHY_UNWRITTEN = {
-    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _OCCUPIED),
-    **dict.fromkeys((errno.EACCES, errno.EPERM), _REFUSED),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
+_FREE = "free some space or choose another disk"
+_WHY_UNWRITTEN = {  # reason and next step
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EEXIST), ("it is a file, not a folder, or a part of its path is", "give another name")
+    ),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), ("permission denied", "choose a folder and file you may write to")),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ("the disk is full or the quota is spent", _FREE)),
     errno.EROFS: ("its file system is read-only", "choose a folder on another"),
-    errno.EFBIG: ("the file grew beyond what this system or its limits allow (ulimit -f)", _FULL[1]),
+    errno.EFBIG: ("the file grew beyond what this system or its limits allow (ulimit -f)", _FREE),
 }
-"""Reason and next step by the error of the system."""
 
 
 @contextlib.contextmanager
@@ -261,7 +240,7 @@ def write_error(name: str, error: OSError | ValueError, before: str = "is unchan
     if code == errno.ENOENT and not (folder := Path(os.path.realpath(name)).parent).is_dir():
         reason, advice = f"the folder {str(folder)!r} does not exist", "create the folder first"
         nearest = nearest_file_names(folder)
-    if advice == _FULL[1]:
+    if advice == _FREE:
         reason += f"; what was there before {before}"
     return UnwrittenError(f"cannot be written: {reason}", where=name, nearest=nearest, next_step=advice)
 

@@ -1,7 +1,7 @@
 """Filters such as `tokens / n_params_active >= 2 and n_experts <= 8`, evaluated over columns without running code.
 
-Python's parser gives the tree, which is walked over an allow-list of nodes, each a NumPy operation on float64. A missing or
-undefined number is NaN; the truth of a row is 1, 0 or 0.5 (not known), so that `and` is a minimum, `or` a maximum (Kleene's logic).
+Python's tree is walked over an allow-list of nodes, each a NumPy operation. A missing or undefined number is NaN; the
+truth of a row is 1, 0 or 0.5 (not known), so that `and` is a minimum, `or` a maximum (Kleene's logic).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import ColumnError, InputError, nearest_names
+from moescale.errors import InputError, nearest_names
 from moescale.typing import FloatArray
 from moescale.units import parse_quantity
 
@@ -54,22 +54,18 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
 
 
 def evaluate(expression: str, columns: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """The rows for which `expression` holds, one boolean a row of `columns`, which are 1-D and of one length; and which are decided.
+    """The rows for which `expression` holds, one boolean a row of `columns`, and which are decided.
 
-    Columns are numbers, booleans, or text (object or str arrays, compared with == and != only). A row whose answer depends
-    on a missing value (NaN, None) or an undefined number (division by zero, overflow) is False in both; `x != 0 and 1 / x > 2`
-    is decided for every x. Raises InputError for what is not in the language, for unknown columns, and for an expression
-    that is not boolean.
+    Columns, 1-D and of one length, are numbers, booleans, or text (object or str arrays, compared with == and != only).
+    A row whose answer depends on a missing value (NaN, None) or an undefined number (division by zero, overflow) is
+    False in both.
     """
     truth = _evaluated(expression, columns, "boolean")
     return truth == 1.0, truth != UNKNOWN
 
 
 def evaluate_numbers(expression: str, columns: Columns) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """The value of an arithmetic `expression` such as `step * batch_tokens`, one float64 a row, and where it is known.
-
-    Raises InputError as `evaluate`, and for an expression that is not a number.
-    """
+    """The value of an arithmetic `expression`, as `step * batch_tokens`, one float64 a row, and where it is known."""
     values = _evaluated(expression, columns, "number")
     return values, ~np.isnan(values)
 
@@ -111,7 +107,7 @@ def _parsed(expression: str) -> tuple[ast.expr, dict[str, str]]:
             except InputError as error:
                 raise _error(expression, error.what, error.next_step) from error
         if kind == "text":
-            return f" {_text(piece[1:-1])!r} "
+            return f" {piece[1:-1]!r} "
         if word in ("true", "false"):
             return f" {word.capitalize()} "
         stand_in = f"_{len(names)}_"
@@ -136,10 +132,7 @@ def _parsed(expression: str) -> tuple[ast.expr, dict[str, str]]:
 def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
     """The number or truth of each row as a float."""
     tree, names = _parsed(expression)
-    lengths = {len(column) for column in columns.values()} or {0}
-    if len(lengths) > 1:
-        what = f"columns differ in length: {sorted(lengths)}"
-        raise ColumnError(what, next_step="give one value a row in each")
+    n_rows = len(next(iter(columns.values()), ()))
 
     def shown(node: ast.expr) -> str:
         """A part of the expression as its writer knows it."""
@@ -201,7 +194,7 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
     if kind != wanted:
         what = f"the expression is {_NAMED[kind]}, not {_NAMED[wanted]}"
         raise _error(expression, what, "add or remove a comparison")
-    return np.broadcast_to(values, np.broadcast_shapes(values.shape, (lengths.pop(),))).astype(np.float64)
+    return np.broadcast_to(values, np.broadcast_shapes(values.shape, (n_rows,))).astype(np.float64)
 
 
 def _column(expression: str, name: str, columns: Columns) -> Value:
@@ -211,12 +204,7 @@ def _column(expression: str, name: str, columns: Columns) -> Value:
     values = np.asarray(columns[name])
     if values.dtype.kind in "biuf":
         return "boolean" if values.dtype.kind == "b" else "number", values.astype(np.float64)
-    texts = [None if value is None else _text(str(value)) for value in values.tolist()]
-    return "text", np.array(texts, dtype=np.object_)
-
-
-def _text(given: str) -> str:
-    return given.encode("utf-8", "backslashreplace").decode()
+    return "text", np.array([None if value is None else str(value) for value in values.tolist()], dtype=np.object_)
 
 
 def _compared(operator: ast.cmpop, left: NDArray[Any], right: NDArray[Any]) -> FloatArray:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
@@ -28,48 +29,38 @@ from moescale.typing import BoolArray, FloatArray
 
 FILE_LIMIT_BYTES = 2 * 2**30
 TEXT_LIMIT_BYTES = 64 * 2**20  # of a text table: 16 MiB of the shortest cells take 1 GB and some seconds
-ROW_LIMIT = 20_000_000
-"""A row is one measured run or iteration; a compressed file that claims more is broken or hostile."""
-
-COLUMN_LIMIT = 10_000
-"""A run has some tens of columns, a tracker's export some hundreds; each costs time and memory of its own."""
-
+ROW_LIMIT = 20_000_000  # a compressed file that claims more is broken or hostile
+COLUMN_LIMIT = 10_000  # a run has some tens, a tracker's export some hundreds; each costs time and memory of its own
 CELL_BYTES = 32  # of a text in memory beyond its characters
 BATCH_ROWS = 1000  # that are unpacked before their size is looked at
-UNPACKED_BASE_BYTES = 2**26
-UNPACKED_RATIO = 50
-"""A Parquet file may unpack to the base and this multiple of its size; a few kilobytes that claim gigabytes are a bomb."""
+UNPACKED_BASE_BYTES, UNPACKED_RATIO = 2**26, 50  # a Parquet file may unpack to the base and this multiple of its size
 
+# Cells of a text file that mean "no value", in lower case: those of pandas.read_csv (na_values), spreadsheets, dashes.
 MISSING_TEXTS = (
     *("", "-", "--", "\u2013", "\u2014", "na", "n/a", "n.a.", "#n/a", "#n/a n/a", "#na", "<na>"),
     *("nan", "-nan", "null", "none"),
 )
-"""Cells of a text file that mean "no value", in lower case: those of pandas.read_csv (na_values), of spreadsheets, dashes."""
-
 FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
+# What a suffix says of a file: parquet, json, or the delimiter of a text table.
 _KINDS = {
     **{**DELIMITERS, ".tab": "\t", ".parquet": "parquet", ".pq": "parquet"},
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
 }
-"""What a suffix says of a file: parquet, json, or the delimiter of a text table."""
-
+# Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and
+# before them the line by which Excel states the delimiter.
 _COMMENTS = re.compile(r'\ufeff?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
-"""Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before them
-the line by which Excel states the delimiter."""
-
 _WORD = re.compile(r"[\w.+-]+")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity))\Z", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Named columns of equal length as they were found: numbers, booleans, or objects (texts and None).
+    """Named columns of equal length as they were found: numbers, booleans, or objects (texts and None; all of a CSV).
 
-    Cells of a CSV or TSV are texts. `source` is the path or "frame"; `sha256` is of the file's bytes, None
-    for a frame.
+    `source` is the path or "frame"; `sha256` is of the file's bytes.
     """
 
     source: str
@@ -81,8 +72,7 @@ class Table:
 def read_table(source: Any) -> Table:
     """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content), or in a data frame.
 
-    A frame is anything that narwhals accepts (pandas, Polars, PyArrow ..), or a mapping of names to columns; a Table
-    stays as it is. Raises InputError for everything that is not a table with distinct column names.
+    A frame is anything that narwhals accepts (pandas, Polars, PyArrow ..), or a mapping of names to columns.
     """
     if isinstance(source, Table):
         return source
@@ -117,9 +107,6 @@ def _table(columns: Mapping[str, NDArray[Any]], source: str, sha256: str | None 
     return Table(source, columns, n_rows, sha256)
 
 
-# Columns as arrays.
-
-
 def as_numbers(column: NDArray[Any]) -> tuple[FloatArray, BoolArray]:
     """A column as float64, and the mask of the cells that hold something else; NaN where missing or something else."""
     if column.dtype.kind != "O":
@@ -139,10 +126,7 @@ def _number(cell: str | None) -> float | None:
 
 
 def as_values(column: NDArray[Any]) -> NDArray[Any]:
-    """A column as float64 if every cell is a number or missing, as bool if every cell is true or false, else as text.
-
-    Text is an object array of str, with "" where a cell is missing.
-    """
+    """A column as float64 if every cell is a number or missing, as bool if all are truths, else text ("": missing)."""
     if column.dtype.kind == "b":
         return column
     numbers, texts = as_numbers(column)
@@ -197,12 +181,16 @@ def mixed_array(cells: list[Any]) -> NDArray[Any]:
     kinds = set(map(type, values)) - {type(None)}
     if kinds == {bool} and None not in values:
         return np.array(values)
-    try:
+    with suppress(OverflowError):  # an integer beyond float64
         if kinds <= {int, float}:
             return np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)
-    except OverflowError:  # an integer beyond float64
-        pass
     return np.array([None if value is None else _cell_text(value) for value in values], dtype=np.object_)
+
+
+def _scalar(cell: Any) -> Any:
+    value = cell.item() if isinstance(cell, np.generic) else cell
+    missing = type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
+    return None if missing else value
 
 
 def _cell_text(value: Any) -> str:
@@ -212,8 +200,6 @@ def _cell_text(value: Any) -> str:
         text = f"<{type(value).__name__}>"
     return as_text(text).encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text
 
-
-# Text.
 
 _Columns = dict[str, NDArray[Any]]
 
@@ -242,10 +228,7 @@ def _without_comments(text: str) -> str:
 
 
 def _of_text(text: str, path: str, delimiter: str) -> _Columns:
-    """A CSV or TSV with every cell as text, so that a bad number can be quoted where it stands.
-
-    Data rows are counted from the line of column names on.
-    """
+    """A CSV or TSV with every cell as text, so that a bad number can be quoted where it stands."""
     text = _without_comments(text)
     if not text or text.isspace():
         advice = "write the column names after them, in a line without #"
@@ -304,9 +287,6 @@ def _of_json(text: str, path: str) -> _Columns:
     return {name: mixed_array([record.get(name) for record in rows]) for name in names}
 
 
-# Parquet and data frames.
-
-
 def require_arrow(where: str) -> None:
     """Raise InputError where pyarrow, which reads and writes Parquet, is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
@@ -348,33 +328,29 @@ def _read_parquet(data: bytes, path: str) -> Any:
 
 
 def _of_mapping(frame: Mapping[Any, Any]) -> _Columns:
-    _check_names([str(name) for name in frame], FRAME)
-    columns: _Columns = {}
+    columns, advice = _Columns(), "give 1-D columns"
     for name, values in frame.items():
         try:
             array = np.asarray(values)
-            fault = f"has {array.ndim} dimensions" if array.ndim != 1 else None
-        except ValueError:  # a nested list of unequal parts
-            array, fault = np.empty(0), "is not a plain list of values"
-        if fault is not None:
-            raise ColumnError(f"column {name!r} {fault}", where=FRAME, next_step="give 1-D columns")
+        except ValueError as error:  # a nested list of unequal parts
+            what = f"column {name!r} is not a plain list of values"
+            raise ColumnError(what, where=FRAME, next_step=advice) from error
+        if array.ndim != 1:
+            raise ColumnError(f"column {name!r} has {array.ndim} dimensions", where=FRAME, next_step=advice)
         columns[str(name)] = array if array.dtype.kind in "biuf" else mixed_array(array.tolist())
+    _check_names([*columns], FRAME)
     return columns
 
 
 def _of_frame(frame: Any, source: str) -> _Columns:
     import narwhals as nw
 
-    # Frames that may repeat a name (PyArrow, pandas); a lazy one would compute its schema.
-    names: Any = getattr(frame, "column_names", None)
-    names = getattr(frame, "columns", None) if names is None and not hasattr(frame, "collect") else names
-    _check_names([] if names is None or callable(names) else [str(name) for name in names], source)
     try:
         eager: Any = nw.from_native(frame).lazy().collect()
         columns = {str(name): _of_column(eager.get_column(name)) for name in eager.columns}
     except Exception as error:  # each frame library has its own errors
         advice = f"give a path ({FORMATS}) or a pandas, Polars or PyArrow frame with text column names"
-        what = f"cannot read a table from {type(frame).__name__}: {first_line(error)}"
+        what = f"cannot read a table from {type(frame).__name__}: {' '.join(str(error).split())[:200]}"
         raise InputError(what, next_step=advice) from error
     _check_names([*columns], source)
     return columns
@@ -384,16 +360,6 @@ def _of_column(column: Any) -> NDArray[Any]:
     """A column of narwhals: numbers at one go where none is missing, all else cell by cell."""
     array = np.asarray(column.to_numpy() if column.dtype.is_float() or column.dtype.is_integer() else [""])
     return array if array.dtype.kind in "iuf" else mixed_array(column.to_list())
-
-
-def _scalar(cell: Any) -> Any:
-    if isinstance(cell, np.generic):
-        cell = cell.item()
-    missing = type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and isnan(cell))
-    return None if missing else cell
-
-
-# Refusals.
 
 
 def refuse_beyond(noun: str, count: int, most: int, where: str, advice: str) -> None:

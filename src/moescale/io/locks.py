@@ -27,7 +27,6 @@ def locked(lock: Path, *, busy: InputError | None = None) -> Generator[None]:
     """Hold the file `lock` within this context, and remove it at the end; a lock file that holds anything stays.
 
     Where another process holds it, `busy` is raised, or without one that process is waited for.
-    Raises InputError where the file cannot be written or is a link.
     """
     from filelock import FileLock, Timeout
 
@@ -54,8 +53,8 @@ def locked(lock: Path, *, busy: InputError | None = None) -> Generator[None]:
 def staged_folder(target: Path) -> Generator[Path]:
     """A folder to fill, which takes the place of `target` whole when this context ends, or is removed where it fails.
 
-    To be used under the lock beside `target`, whose links are resolved. An older folder stays until then; a process that is
-    killed between the two renames leaves it aside, and the next call puts it back first. Raises UnwrittenError for a full disk.
+    To be used under the lock beside `target`. An older folder stays until then; a process that is killed between the
+    two renames leaves it aside, and the next call puts it back first.
     """
     lock = lock_beside(target)
     staged, aside = lock.with_suffix(".moescale-new"), lock.with_suffix(".moescale-old")

@@ -13,11 +13,10 @@ from moescale.errors import InputError, unknown_name
 from moescale.models.architecture import Architecture, shape_of
 from moescale.typing import FloatArray, Real
 
-# How the experts of an MoE layer run. From December 2023 (pull request 2090) to version 0.2.7 (January 2024) vLLM gave each
-# GPU whole experts, sent every token of the batch through every one of them, and masked and added the outputs
-# (vllm/model_executor/models/mixtral.py; it refuses more GPUs than experts). The fused kernel came with pull requests 2453
-# and 2542 in 0.3.0. Kernels of fused experts were measured under uneven loads, in which a small batch misses some experts
-# even with top_k = E; the loop misses none, so it is priced by dense products. Chosen by what the code ran.
+# How the experts of an MoE layer run. From December 2023 (pull request 2090) to 0.2.7 (January 2024) vLLM sent every token through
+# every whole expert of a GPU (vllm/model_executor/models/mixtral.py; it refuses more GPUs than experts); fused kernels came with
+# 0.3.0 (pull requests 2453, 2542). The loop is priced by dense products: under the uneven loads of measured fused kernels a
+# small batch misses some experts.
 MOE_EXECUTION = {
     "fused": "one grouped kernel, in which a token meets its top_k experts",
     "all-experts": "a loop over the whole experts of a GPU, each a dense FFN for every token, as in vLLM 0.2.7",
@@ -56,11 +55,7 @@ class Pass:
 
     @property
     def busiest_rank(self) -> Pass:
-        """What the busiest of `attention_dp` groups computes of everything but the routed experts.
-
-        A request goes to the group that has the fewest, so that groups differ by one at most; the layers of experts hold
-        them in step. Below one request (or prompt) a group, one has it whole and the others none.
-        """
+        """What the busiest of `attention_dp` groups, which differ by one request at most, computes of all but the routed experts."""
         if np.ndim(self.attention_dp) == 0 and self.attention_dp == 1.0:
             return self
         groups = np.asarray(self.attention_dp, dtype=np.float64)
@@ -90,8 +85,8 @@ MOST_STACKED = 4096  # entries: what more of them cost is their number
 class LatencySource:
     """Latency of one iteration of a model: a name and one function of a pass, `pass_s`, which a source defines.
 
-    All numbers of a pass, and the fields of `model`, broadcast against each other. Where a source cannot answer (outside
-    its table, shape not measured) it answers NaN, never a guess. A source never knows a scaling law.
+    All numbers of a pass, and the fields of `model`, broadcast. Where a source cannot answer (outside its table, shape
+    not measured) it answers NaN, never a guess.
     """
 
     __slots__ = ()
@@ -123,11 +118,7 @@ class LatencySource:
         prompt_tokens: Real,
         **split: Real,
     ) -> FloatArray:
-        """Seconds of one pass (chunked prefill) that decodes as `decode_s` and processes `prompts` prompts as well.
-
-        `prompts` may be a fraction (a chunk of one prompt); weights are read once for both. Sources that know separate
-        passes only answer NaN.
-        """
+        """Seconds of one pass (chunked prefill) that decodes and processes `prompts` prompts, perhaps a fraction; NaN of separate passes only."""
         lengths = {"context_tokens": context_tokens, "prompt_tokens": prompt_tokens}
         return self.seconds(model, Pass(gpus, batch=batch, prompts=prompts, **lengths, **split))
 
@@ -140,10 +131,7 @@ class LatencySource:
 
 
 def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass]) -> list[FloatArray]:
-    """Seconds of each of several passes of one model, which differ in requests and prompts alone.
-
-    They are one question where the source takes zeros among them, which costs little more than one pass.
-    """
+    """Seconds of several passes of one model, which differ in requests and prompts alone: one question where the source takes zeros."""
     first = passes[0]
     split = (first.gpus, first.expert_parallel, first.attention_dp)
     shape = common_shape(model, *split, *(getattr(a, n) for a in passes for n in COUNTED if getattr(a, n) is not None))
@@ -184,10 +172,7 @@ def in_format(source: LatencySource, weights: str | None, bytes_per_param: float
 
 
 def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
-    """The source with the experts run as a name of MOE_EXECUTION says; memory is no affair of a latency source.
-
-    Raises InputError for other names, and for a measured table, which holds what its engine ran.
-    """
+    """The source with the experts run as a name of MOE_EXECUTION says; InputError for other names, and for a measured table."""
     check_moe_execution(name)
     if name != FUSED and not hasattr(source, "moe_execution"):
         what = f"{source.name} has no latency for {name}: its experts were measured in another execution"

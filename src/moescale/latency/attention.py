@@ -1,8 +1,7 @@
 """Seconds of attention by measured kernels.
 
-Each key-value head of each request is a problem of its own, worked on side by side with the others. So a model with more
-key-value heads than were measured is priced as proportionally more requests with the most heads that were: rows of the
-tables that can be compared so agree to a few percent.
+Each key-value head of each request is a problem of its own, worked on side by side: a model with more of them than were
+measured is priced as proportionally more requests with the most that were.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ PROMPT_LAUNCHES, QK_NORM_LAUNCHES = 4.4, 8.8
 
 @cache
 def _rows(system: str, engine: str, version: str, stage: str, cache_type: str) -> dict[str, FloatArray]:
-    """Rows of attention with this type of cached keys and values, or of `fp8_fp8`, which multiplies in fp8 as well.
-
-    Of each size those of the fastest kernel source; empty where it was not measured.
-    """
+    """Rows of attention with this type of cached keys and values (fp8_fp8 multiplies in fp8, too), of each size those of the fastest kernel."""
     table = find_table(system, "attention", engine, version, f"{stage}_attention_perf")
     if table is None:
         raise InputError(f"no attention was measured for {engine} on {system}", where="silicon")
@@ -70,11 +66,7 @@ def attention_kinds(
 def attention_grid(
     system: str, engine: str, version: str, stage: str, cache_type: str, head_dim: float, window: float = 0.0
 ) -> LogGrid:
-    """Seconds of one layer with a head dimension and a window that attention_kinds lists together.
-
-    Over key-value heads, query heads of each, requests and tokens: the context of generation (one new token a request), or the
-    prompt (causal).
-    """
+    """Seconds of one layer over key-value heads, query heads of each, requests and tokens: the context of generation, or the prompt."""
     return grid_of(*grid_rows(system, engine, version, stage, cache_type, head_dim, window))
 
 
@@ -97,11 +89,7 @@ def grid_rows(
 def _nearest(
     system: str, engine: str, version: str, stage: str, types: tuple[tuple[str, float], ...], head_dim: float
 ) -> tuple[str, float, float]:
-    """Cache type with its bytes an element, one of `types`, and head dimension of the nearest kernel that was measured.
-
-    The nearest head dimension first, and of those the first type: kernels of 512 channels are others than those of 128,
-    which quantisation is not.
-    """
+    """Cache type with its bytes an element, one of `types`, and head dimension of the nearest kernel that was measured: by head dimension first."""
     found = [
         (abs(float(np.log(dim / head_dim))), order, kind, measured_bytes, dim)
         for order, (kind, measured_bytes) in enumerate(types)
@@ -114,10 +102,7 @@ def _nearest(
 
 
 def attention_s(card: Card, op: Attention, model: Architecture, module: Module | None, a: Pass) -> Real:
-    """Seconds of the attention of layers whose heads are alike, and of the kernels around it.
-
-    `module`: the measured one of sparse latent attention, where that answers.
-    """
+    """Seconds of the attention of layers whose heads are alike, with the kernels around it; `module`: of sparse latent attention."""
     heads, latent, total_s, launches = np.maximum(op.heads, 1.0), is_latent(model), 0.0, 0.0
     if some(op.gate):
         gates = op.heads * np.asarray(op.gate)
@@ -166,10 +151,9 @@ def _grouped_s(card: Card, a: Stage, op: Attention) -> Real:
 def _layer_s(card: Card, a: Stage, op: Attention, window: float = 0.0) -> FloatArray:
     """Seconds of one layer that attends to everything, or to the last `window` tokens.
 
-    Where a window was not measured with the head dimension, full attention answers for as much work: a context of the
-    window's tokens, a prompt of as many pairs of tokens (T w - w^2 / 2 of T tokens beyond w). So it does for a prompt
-    after a prefix, which was not measured either; several queries of a context take the ratio of their rooflines. A prompt
-    over a cache of 8 bits is multiplied in fp8 where that was measured.
+    Where a window, or a prompt after a prefix, was not measured, full attention answers for as much work: a context of
+    the window's tokens, a prompt of as many pairs of tokens. A prompt over a cache of 8 bits is multiplied in fp8 where
+    that was measured.
     """
     prompts, kv_heads, wanted_bytes = a.name == "context", np.maximum(op.kv_heads, 1.0), card.kv_bytes_per_element
     met, after_prefix = a.tokens, bool(np.any(np.asarray(a.prefix) > 0))
@@ -187,9 +171,8 @@ def _layer_s(card: Card, a: Stage, op: Attention, window: float = 0.0) -> FloatA
     measured = (head_dim, window) in attention_kinds(*card.tables, a.name, kind) and not after_prefix
     grid = attention_grid(*card.tables, a.name, kind, head_dim, window if measured else 0.0)
     side_by_side = np.minimum(kv_heads, MOST_KV_HEADS)
-    requests, tokens = a.batch * (kv_heads / side_by_side), a.tokens if measured else met
-    # Another head dimension than the measured one takes time in proportion.
-    seconds = grid.seconds(side_by_side, a.heads / kv_heads, requests, tokens) * (op.head_dim / head_dim)
+    sizes = (side_by_side, a.heads / kv_heads, a.batch * (kv_heads / side_by_side), a.tokens if measured else met)
+    seconds = grid.seconds(*sizes) * (op.head_dim / head_dim)  # time is in proportion to the head dimension
     elements = 2.0 * a.batch * kv_heads * op.head_dim * met
     meets = 2.0 * np.asarray(met, dtype=np.float64) ** 2 if prompts else 4.0 * met
     flops = meets * a.batch * np.asarray(a.heads) * op.head_dim

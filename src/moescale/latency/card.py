@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +18,11 @@ from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import (
     System,
     default_version,
+    find_grid,
     find_system,
     find_table,
     measured_formats,
     read_columns,
-    read_grid,
 )
 from moescale.latency.roofline import ACTIVATION_BYTES, Roofline
 from moescale.models.architecture import Architecture
@@ -33,8 +35,7 @@ SCALES = 0.1  # of a weight's bytes: block scales, which belong to the measured 
 ROUNDING = 0.02  # of data sheets
 ROOFLINE = "take the roofline as the latency source; it covers every GPU"
 Asked = tuple[Product, float]  # with the share of it that is quantised
-# How unevenly tokens fall on experts: a power law with this exponent is what aiconfigurator-core takes for MoE models.
-ENGINE, LOAD = "vllm", "power_law_1.2"
+ENGINE = "vllm"
 # What fp8 products with a scale a tensor were timed with, by family `quantize`: the largest of the activations is looked
 # for, and they are divided by it. A checkpoint that holds the scales needs only the second, and neither where the kernel
 # before writes fp8. A difference of two times is noise below a share of the first.
@@ -58,18 +59,15 @@ class Stage:
 
 @cache
 def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[str, ...] = ()) -> LogGrid:
-    """Seconds of an (m, k) times (k, n) product over (m, n, k); a saturated product takes time in proportion to each.
-
-    `without` are kernels of the family `quantize`, SCALE and QUANTISE, whose time is taken off where it was measured.
-    """
+    """Seconds of an (m, k) times (k, n) product over (m, n, k), without the kernels of the family `quantize` that `without` names."""
     table = find_table(system, "gemm", engine, version, "gemm_perf")
     if table is None:
         raise InputError(f"no matrix products were measured for {engine} on {system}", where="silicon")
     sizes, slopes = ("m", "n", "k"), (1.0, 1.0, 1.0)
     m, n, k, measured_s = read_columns(table, (*sizes, "latency"), gemm_dtype=kind).values()
     for other in formats.PRODUCTS_OF.get((engine, kind), ()):
-        theirs = find_table(system, "gemm", other, default_version(system, other), "gemm_perf")
-        if (grid := read_grid(theirs, sizes, slopes, gemm_dtype=kind)) is not None:
+        theirs = (system, "gemm", other, default_version(system, other), "gemm_perf")
+        if (grid := find_grid(theirs, sizes, slopes, gemm_dtype=kind)) is not None:
             measured_s = np.minimum(measured_s, grid.seconds(m, n, k))
     seconds = measured_s
     for stem in without:
@@ -80,16 +78,23 @@ def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[
     return grid_of((m, n, k), np.maximum(seconds, LEAST_SHARE * measured_s), slopes)
 
 
+def by_share(share: float, seconds: Callable[..., Real], in_format: tuple[Any, ...], plain: tuple[Any, ...]) -> Real:
+    """Seconds of matrices of which a share has the weights' format and the others are plain, each asked with its arguments."""
+    total_s: Real = 0.0
+    for part, arguments in ((share, in_format), (1.0 - share, plain)):
+        if part > 0.0:
+            total_s = total_s + part * seconds(*arguments)
+    return total_s
+
+
 @dataclass(frozen=True)
 class Card:
     """What every measured kernel is looked up with, and carried over to this GPU and these formats: the fields of Silicon."""
 
     gpu: Gpu
     backend: str = ENGINE
-    version: str | None = None
     weight_bytes_per_param: float = 2.0
     kv_bytes_per_element: float = 2.0
-    load: str = LOAD
     host_s: float | None = None  # seconds a pass takes on the host at least; None: host_s(), 0: kernels alone
     moe_execution: str = FUSED  # a name of MOE_EXECUTION
     weights: str | None = None  # name of the number format of the weights; None: the one with such bytes
@@ -105,7 +110,7 @@ class Card:
     def tables(self) -> tuple[str, str, str]:
         """System, engine and version of the tables."""
         name = self.system.name
-        return name, self.backend, self.version or default_version(name, self.backend)
+        return name, self.backend, default_version(name, self.backend)
 
     @cached_property
     def format(self) -> str:
@@ -122,17 +127,16 @@ class Card:
     def product_kind(self, model: Architecture, *, with_experts: bool) -> str:
         """The measured products of the weights' format in a model with or without experts."""
         blocks = self.backend in formats.BLOCK_ENGINES and with_experts and not model.quantised.scale_per_tensor
-        wanted = formats.BLOCK_PRODUCTS if blocks and self.format == "fp8" else formats.PRODUCTS.get(self.format, ())
-        return self._first_measured("gemm", wanted)
+        return self._first_measured("gemm", formats.PRODUCTS, reverse=blocks)
 
     def expert_kind(self, model: Architecture) -> str:
         """The measured experts of the weights' format."""
-        wanted = formats.EXPERTS.get(self.format, ())
-        reverse = self.format == "fp8" and model.quantised.scale_per_tensor
-        return self._first_measured("moe", wanted[::-1] if reverse else wanted)
+        return self._first_measured("moe", formats.EXPERTS, reverse=model.quantised.scale_per_tensor)
 
-    def _first_measured(self, family: str, wanted: tuple[str, ...]) -> str:
-        measured = measured_formats(family, *self.tables)
+    def _first_measured(self, family: str, kernels: Mapping[str, tuple[str, ...]], *, reverse: bool) -> str:
+        """The first kernels of the weights' format that were measured, in fp8 from the last where `reverse`; else bf16 ones."""
+        wanted, measured = kernels.get(self.format, ()), measured_formats(family, *self.tables)
+        wanted = wanted[::-1] if reverse and self.format == "fp8" else wanted
         return next((kind for kind in wanted if kind in measured), BF16)
 
     def products_s(self, asked: list[Asked], tokens: Real, model: Architecture) -> Real:
@@ -141,13 +145,10 @@ class Card:
         if dense == sparse == BF16 and self.weight_bytes_per_param == 2.0:  # nothing is quantised: all in one
             return self._summed_s([(op, 1.0) for op, _ in asked], tokens, BF16, 2.0)
         has_experts = np.asarray(model.n_moe_layers) > 0
-        if dense == sparse or not has_experts.any():
-            total_s = self._quantised_s(asked, tokens, dense)
-        elif has_experts.all():
-            total_s = self._quantised_s(asked, tokens, sparse)
+        if dense != sparse and has_experts.any() and not has_experts.all():
+            total_s = np.where(has_experts, *(self._quantised_s(asked, tokens, kind) for kind in (sparse, dense)))
         else:
-            both_s = [self._quantised_s(asked, tokens, kind) for kind in (sparse, dense)]
-            total_s = np.where(has_experts, *both_s)
+            total_s = self._quantised_s(asked, tokens, sparse if has_experts.any() else dense)
         plain = [(op, 1.0 - share) for op, share in asked if share < 1.0]
         return total_s + self._summed_s(plain, tokens, BF16, 2.0)
 
@@ -175,23 +176,18 @@ class Card:
         n, k = np.maximum(n, 1.0), np.maximum(k, 1.0)
         weights = n * k
         flops, moved = 2.0 * tokens * weights, ACTIVATION_BYTES * tokens * (n + k)
-        seconds = gemm_grid(*self.tables, kind, without).seconds(tokens, n, k)
-        seconds = self.rescaled(seconds, weights, moved, flops, kind, weight_bytes)
+        measured_s = gemm_grid(*self.tables, kind, without).seconds(tokens, n, k)
+        seconds = self.rescaled(measured_s, weights, moved, flops, kind, weight_bytes)
         return np.sum(times * np.maximum(seconds, self.limit_s(weights, flops, kind, weight_bytes)), axis=0)
 
     def limit_s(self, weights: Real, flops: Real, kind: str, wanted_bytes: float) -> FloatArray:
-        """Seconds that the data sheet allows at least: every weight read from memory once, every product multiplied.
-
-        Tables were measured one kernel again and again, so that small matrices stay in the GPU's cache; in a model the next
-        layer takes their place.
-        """
+        """Seconds that the data sheet allows at least: tables were measured again and again, with small matrices in the GPU's cache."""
         read_s = np.asarray(weights) * (wanted_bytes / self.gpu.memory_bandwidth_bytes_per_s)
         return np.maximum(read_s, np.asarray(flops) / peak_of(self.gpu, kind))
 
     def elementwise_s(self, moved_bytes: Real) -> FloatArray:
-        system = self.system
-        rate = self.gpu.memory_bandwidth_bytes_per_s * system.elementwise_efficiency
-        return system.elementwise_latency_s + np.asarray(moved_bytes, dtype=np.float64) / rate
+        rate = self.gpu.memory_bandwidth_bytes_per_s * self.system.elementwise_efficiency
+        return self.system.elementwise_latency_s + np.asarray(moved_bytes, dtype=np.float64) / rate
 
     def ratios(self, kind: str) -> tuple[float, float]:
         """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""

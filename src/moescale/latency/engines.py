@@ -53,8 +53,7 @@ NO_ENGINE = Engine()
 @cache
 def engines() -> dict[str, Engine]:
     """The presets by name."""
-    known = {field.name for field in fields(Engine)}
-    entries = catalogue.read("servers.toml")["engine"]
+    known, entries = {field.name for field in fields(Engine)}, catalogue.read("servers.toml")["engine"]
     return {entry["name"]: Engine(**{k: v for k, v in entry.items() if k in known}) for entry in entries}
 
 
@@ -63,7 +62,7 @@ def engine_of_latency(name: str) -> Engine:
     kind, _, rest = name.partition(":")
     if kind not in ("silicon", "roofline", "auto"):
         return NO_ENGINE
-    return engines().get(rest.partition("@")[0] or "vllm", NO_ENGINE)
+    return engines().get(rest or "vllm", NO_ENGINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +79,7 @@ class HostOverhead:
     def pass_s(self, kernels_s: FloatArray, sequences: Real) -> FloatArray:
         """Seconds of passes whose kernels take `kernels_s` with `sequences` running; the arguments broadcast."""
         host_s = self.per_pass_s + self.per_sequence_s * np.asarray(sequences, dtype=np.float64)
-        if self.asynchronous:
-            return np.maximum(kernels_s, host_s) + self.gap_s
-        return kernels_s + host_s
+        return np.maximum(kernels_s, host_s) + self.gap_s if self.asynchronous else kernels_s + host_s
 
 
 NO_OVERHEAD = HostOverhead(per_pass_s=0.0, per_sequence_s=0.0, gap_s=0.0)
@@ -103,9 +100,6 @@ def default_overhead() -> HostOverhead:
 
 def find_host(name: str) -> HostOverhead:
     """The host called `name` in HOSTS; raises InputError for another."""
-    wanted = name.strip().lower()
-    if wanted not in HOSTS:
+    if (wanted := name.strip().lower()) not in HOSTS:
         raise unknown_name("host", name, HOSTS)
-    if wanted == "none":
-        return NO_OVERHEAD
-    return replace(default_overhead(), asynchronous=wanted == "asynchronous")
+    return NO_OVERHEAD if wanted == "none" else replace(default_overhead(), asynchronous=wanted == "asynchronous")

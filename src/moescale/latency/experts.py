@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
 from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, Pass, local_experts
-from moescale.latency.card import Card
+from moescale.latency.card import Card, by_share
 from moescale.latency.kernels.formats import BF16
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.moe import Shape, moe_kernels
-from moescale.latency.kernels.tables import find_table, read_grid
+from moescale.latency.kernels.tables import find_grid
 from moescale.latency.messages import MEASURED_TOP_K, MEASURED_WIDTH, sends_alone
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture
@@ -28,24 +26,18 @@ EXPERTS_VERSION = "0.5.10"  # of the measured kernels behind DeepEP
 MEASURED_EXPERTS, MEASURED_PARAMS = 256.0, 3.0 * MEASURED_WIDTH * 2048.0  # of a layer, and of each: DeepSeek-V3's
 
 
-@cache
 def spread_experts(system: str, *, prompts: bool) -> LogGrid | None:
-    """Seconds of DeepSeek-V3's experts behind DeepEP over (GPUs that share them, tokens of all GPUs), each GPU its whole ones.
-
-    In fp8, of passes with prompts or those that decode; None where not measured.
-    """
+    """Seconds of DeepSeek-V3's experts in fp8 behind DeepEP over (GPUs that share them, tokens of all GPUs); each has whole ones."""
     stem = f"wideep_{'context' if prompts else 'generation'}_moe_perf"
-    table = find_table(system, "moe", "sglang", EXPERTS_VERSION, stem)
-    chosen = {"distribution": BALANCED, "moe_dtype": "fp8_block"}
-    return read_grid(table, ("moe_ep_size", "num_tokens"), (0.0, 1.0), **chosen)
+    place, chosen = (
+        (system, "moe", "sglang", EXPERTS_VERSION, stem),
+        {"distribution": BALANCED, "moe_dtype": "fp8_block"},
+    )
+    return find_grid(place, ("moe_ep_size", "num_tokens"), (0.0, 1.0), **chosen)
 
 
 def spread_s(grid: LogGrid, gpus: Real, tokens: Real, top_k: Real, experts: Real, weights: Real) -> FloatArray:
-    """Seconds of one layer's experts by a grid of spread_experts, with `weights` parameters an expert.
-
-    As the measured shape with as many experts and pairs on each GPU. A pair of a token and an expert, and an expert that is
-    read, take time in proportion to its parameters.
-    """
+    """Seconds of one layer's experts with `weights` parameters each, as the grid's shape with as many experts and pairs on each GPU."""
     like = MEASURED_EXPERTS / np.ceil(np.asarray(experts, dtype=np.float64) / gpus)
     pairs = np.asarray(tokens, dtype=np.float64) * top_k / gpus
     least = np.exp(grid.axes[0][0])  # GPUs: fewer hold more experts than were measured on one
@@ -84,35 +76,24 @@ def _grouped_s(card: Card, model: Architecture, gpus: FloatArray, work: Pass) ->
     local, width = np.ceil(experts / ep), np.maximum(model.d_expert * ep / gpus, 1.0)
     sizes = (np.maximum(tokens, 1.0), _model_width(model), width, local, np.maximum(top_k, 1.0), ep)
     shape = Shape(*sizes, float(model.ffn_matrices))
-    share, pairs = card.share(model, "experts"), tokens * np.asarray(top_k) / ep
-    layer_s: Real = 0.0
-    if share > 0.0:
-        layer_s = share * _grouped_layer_s(card, shape, pairs, card.expert_kind(model), card.weight_bytes_per_param)
-    if share < 1.0:
-        layer_s = layer_s + (1.0 - share) * _grouped_layer_s(card, shape, pairs, BF16, 2.0)
-    return np.where(layers > 0, layers * layer_s, 0.0)
-
-
-def _grouped_layer_s(card: Card, shape: Shape, pairs: FloatArray, kind: str, wanted: float) -> FloatArray:
-    """Seconds of one layer's experts that so many pairs of a token and an expert meet on each GPU."""
-    kernels = moe_kernels(*card.tables, kind, card.load)
-    local, weights = np.asarray(shape.local_experts), shape.matrices * shape.d_model * shape.width
+    pairs, weights = tokens * np.asarray(top_k) / ep, shape.matrices * shape.d_model * shape.width
     chosen = np.minimum(local, shape.top_k)
-    read = expected_distinct_experts(local, chosen, pairs / chosen) * weights
-    flops = 2.0 * pairs * weights
+    read, flops = expected_distinct_experts(local, chosen, pairs / chosen) * weights, 2.0 * pairs * weights
     moved = ACTIVATION_BYTES * pairs * (2.0 * shape.d_model + shape.matrices * shape.width)
-    seconds = card.rescaled(kernels.seconds(shape), read, moved, flops, kind, wanted)
-    # Measured shapes keep their time below the data sheet's limit: uneven routing reads fewer experts than that assumes.
-    limit_s = card.limit_s(read, flops, kind, wanted)
-    return np.maximum(seconds, np.where(kernels.is_measured(shape.d_model, shape.width), 0.0, limit_s))
+
+    def layer_s(kind: str, wanted: float) -> FloatArray:
+        kernels = moe_kernels(*card.tables, kind)
+        seconds = card.rescaled(kernels.seconds(shape), read, moved, flops, kind, wanted)
+        # Measured shapes keep their time below the data sheet's limit: uneven routing reads fewer experts than that assumes.
+        limit_s = card.limit_s(read, flops, kind, wanted)
+        return np.maximum(seconds, np.where(kernels.is_measured(shape.d_model, shape.width), 0.0, limit_s))
+
+    in_format = (card.expert_kind(model), card.weight_bytes_per_param)
+    return np.where(layers > 0, layers * by_share(card.share(model, "experts"), layer_s, in_format, (BF16, 2.0)), 0.0)
 
 
 def _looped_s(card: Card, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
-    """Seconds of the routed experts of all layers where each GPU runs its whole experts one after another.
-
-    An expert of vLLM's loop launches its products one by one, and kernels of their own for the activation, the
-    product of gate and up, the token's weight (three: compare, multiply, sum), its application, and the sum.
-    """
+    """Seconds of the routed experts of all layers where each GPU runs its whole experts one after another, as vLLM's loop launched them."""
     layers, d = np.asarray(model.n_moe_layers, dtype=np.float64), _model_width(model)
     width, gates = np.maximum(model.d_expert, 1.0), model.ffn_matrices - 2
     each_of = (Product("experts", 1.0 + gates, width, d), Product("experts", 1.0, d, width, closes=True))

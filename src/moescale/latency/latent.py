@@ -1,7 +1,7 @@
 """Seconds of multi-head latent attention with its projections, from measured modules of DeepSeek's and GLM-5's widths.
 
-Where an engine's modules were not measured its attention alone may have been, between the projections (stage context) or
-in the compressed space (generation), with the batched products that lead there and back.
+Where an engine's modules were not measured its attention alone may have been, with the batched products that lead there
+and back.
 """
 
 from __future__ import annotations
@@ -14,36 +14,20 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.latency import common_shape
-from moescale.latency.card import SCALES, WIDE_BYTES, Card, Stage
+from moescale.latency.card import SCALES, WIDE_BYTES, Card, Stage, by_share
 from moescale.latency.kernels.formats import BF16, KINDS, LATENT
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import Table, default_version, engines, find_table, read_columns, read_grid
+from moescale.latency.kernels.tables import Place, default_version, engines, find_grid, find_table, read_columns
 from moescale.latency.roofline import ACTIVATION_BYTES, causal_pairs
 from moescale.models.architecture import Architecture, some
 from moescale.models.operations import attention_products, index_products
+from moescale.models.published import find_shape
 from moescale.typing import FloatArray, Real
 
 COLUMNS = ("num_heads", "batch_size", "isl", "step", "latency")
 LAUNCHES = 1.5  # modules whose smallest takes so many times as long as another engine's were launched from the host
-# The widths that the tables' modules have (DeepSeek-V3, arXiv 2412.19437, section 4.2); heads vary.
-MEASURED = Architecture(
-    n_layers=1.0,
-    d_model=7168.0,
-    n_heads=128.0,
-    n_kv_heads=128.0,
-    head_dim=192.0,
-    d_ffn=18432.0,
-    kv_lora_rank=512.0,
-    q_lora_rank=1536.0,
-    qk_rope_head_dim=64.0,
-    v_head_dim=128.0,
-)
-# The same of sparse attention with its indexer: DeepSeek-V3.2 and GLM-5, one layer of each.
-_V32 = replace(
-    MEASURED, index_topk=2048.0, n_sparse_layers=1.0, index_n_heads=64.0, index_head_dim=128.0, n_index_layers=1.0
-)
-_GLM5 = replace(_V32, d_model=6144.0, n_heads=64.0, n_kv_heads=64.0, head_dim=256.0, q_lora_rank=2048.0)
-SPARSE = {"deepseek-ai/DeepSeek-V3.2": _V32, "zai-org/GLM-5": replace(_GLM5, v_head_dim=256.0, index_n_heads=32.0)}
+# The models whose widths the tables' modules have, heads aside: of ordinary latent attention, and of sparse with its indexer.
+MEASURED, SPARSE = "deepseek-v3", ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5")
 Module = tuple[str, str, str]  # a name of SPARSE, or none of ordinary latent attention; formats of weights and cache
 
 
@@ -56,11 +40,18 @@ def is_latent(model: Architecture) -> bool:
     return bool(latent.any())
 
 
+def _module_place(system: str, engine: str, version: str, stage: str, *, sparse: bool) -> Place:
+    family, stem = ("sparse_attention", "dsa") if sparse else ("mla", "mla")
+    return system, family, engine, version, f"{stem}_{stage}_module_perf"
+
+
 @cache
 def module_types(system: str, engine: str, version: str, stage: str, *, sparse: bool = False) -> tuple[Module, ...]:
     """Measured modules, such as ("", fp8_block, bfloat16), of ordinary or sparse latent attention; often none."""
-    found = _module_table(system, engine, version, stage, sparse=sparse)
-    names = ("gemm_type", "kv_cache_dtype")
+    found, names = (
+        find_table(*_module_place(system, engine, version, stage, sparse=sparse)),
+        ("gemm_type", "kv_cache_dtype"),
+    )
     if found is None:
         return ()
     rows = found.distinct_rows(("model", *names)) if sparse else [("", *row) for row in found.distinct_rows(names)]
@@ -71,65 +62,58 @@ def module_types(system: str, engine: str, version: str, stage: str, *, sparse: 
 def module_grid(system: str, engine: str, version: str, stage: str, module: Module) -> LogGrid:
     """Seconds of one layer of a measured module over (heads, requests, tokens); tokens as in latency.attention.
 
-    Some tables of decoding hold the host's launches, where others decode in CUDA graphs: of latent attention vLLM's on H100,
-    H200 and B300 take 70 to 90 us for one token and one head, on B200 40 us, as TensorRT-LLM's on all of them; of sparse
-    attention both take 140 to 240 us on H100 and H200, SGLang's 66. Such rows, told by LAUNCHES, are answered by the faster of
-    their own time and of the other engines', of sparse attention in the next formats.
+    Some tables of decoding hold the host's launches: of one token and one head vLLM's take 70 to 90 us on H100, on B200
+    40, as TensorRT-LLM's everywhere; of sparse attention 140 to 240 us, SGLang's 66. Such rows, told by LAUNCHES, are
+    answered by the faster of their own time and of the other engines', of sparse attention in the next formats.
     """
-    grid, (name, weights, cached) = _module_grid(system, engine, version, stage, module), module
-    others: list[LogGrid] = []
+    name, weights, cached = module
+    asked = [(engine, version, module)]
     for other in engines(system) if stage != "context" else ():
         theirs = default_version(system, other)
         held = [m for m in module_types(system, other, theirs, stage, sparse=bool(name)) if m[0] == name]
         if other != engine and held and (name or module in held):
-            nearest = min(held, key=lambda m: (m[1] != weights, m[2] != cached))
-            others.append(_module_grid(system, other, theirs, stage, nearest))
-    least = [float(np.exp(found.log_s.min())) for found in (grid, *others)]
+            asked.append((other, theirs, min(held, key=lambda m: (m[1] != weights, m[2] != cached))))
+    grids: list[LogGrid] = []
+    for of_engine, of_version, (_, gemm_type, kv_type) in asked:
+        equal = {"gemm_type": gemm_type, "kv_cache_dtype": kv_type} | ({"model": name} if name else {})
+        found = _grid(_module_place(system, of_engine, of_version, stage, sparse=bool(name)), stage, **equal)
+        assert found is not None
+        grids.append(found)
+    least = [float(np.exp(found.log_s.min())) for found in grids]
+    grid = grids[0]
     if least[0] < LAUNCHES * min(least):
         return grid
     sizes = np.meshgrid(*(np.exp(axis) for axis in grid.axes), indexing="ij")
-    faster = np.min([grid.log_s, *(np.log(found.seconds(*sizes)) for found in others)], axis=0)
+    faster = np.min([grid.log_s, *(np.log(found.seconds(*sizes)) for found in grids[1:])], axis=0)
     return LogGrid(grid.axes, faster, grid.slopes)
 
 
-def _module_table(system: str, engine: str, version: str, stage: str, *, sparse: bool) -> Table | None:
-    family, stem = ("sparse_attention", "dsa") if sparse else ("mla", "mla")
-    return find_table(system, family, engine, version, f"{stem}_{stage}_module_perf")
-
-
 @cache
-def _module_grid(system: str, engine: str, version: str, stage: str, module: Module) -> LogGrid:
-    name, weights, cached = module
-    table = _module_table(system, engine, version, stage, sparse=bool(name))
-    assert table is not None
-    of_model = {"model": name} if name else {}
-    rows = read_columns(table, COLUMNS, **of_model, gemm_type=weights, kv_cache_dtype=cached)
-    # A prompt after a cached prefix is another question.
-    return _grid(rows if stage != "context" else {n: v[rows["step"] == 0] for n, v in rows.items()}, stage)
-
-
-def _grid(rows: dict[str, FloatArray], stage: str) -> LogGrid:
+def _grid(place: Place, stage: str, **equal: str) -> LogGrid | None:
+    """Seconds of one layer over (heads, requests, tokens), of the rows with these texts; None where there are none."""
+    table = find_table(*place)
+    rows = {} if table is None else read_columns(table, COLUMNS, **equal)
+    if stage == "context":  # a prompt after a cached prefix is another question
+        rows = {name: values[rows["step"] == 0] for name, values in rows.items()}
+    if not rows or not rows["latency"].size:
+        return None
     tokens, of_tokens = (rows["isl"], 2.0) if stage == "context" else (rows["step"] + 1.0, 1.0)
     # Beyond the measured sizes attention, or an indexer that meets all tokens, sets the pace.
     return grid_of((rows["num_heads"], rows["batch_size"], tokens), rows["latency"], (1.0, 1.0, of_tokens))
 
 
-@cache
 def _attention_grid(system: str, engine: str, version: str, stage: str, cache_type: str) -> LogGrid | None:
-    """Seconds of the attention of one layer alone over (heads, requests, tokens); None where it was not measured."""
-    table = find_table(system, "mla", engine, version, f"{stage}_mla_perf")
-    if table is None:
-        return None
-    rows = read_columns(table, COLUMNS, mla_dtype=BF16, kv_cache_dtype=cache_type)
-    return _grid(rows, stage) if rows["latency"].size else None
+    """The same of the attention of one layer alone."""
+    return _grid(
+        (system, "mla", engine, version, f"{stage}_mla_perf"), stage, mla_dtype=BF16, kv_cache_dtype=cache_type
+    )
 
 
-@cache
 def _into_space_grids(system: str, engine: str, version: str, kind: str) -> list[LogGrid]:
     """Seconds over (heads, tokens) of the products that bring queries into the latent space, and results out of it."""
-    table = find_table(system, "mla_bmm", engine, version, "mla_bmm_perf")
+    place, sizes = (system, "mla_bmm", engine, version, "mla_bmm_perf"), ("num_heads", "num_tokens")
     both = ("mla_gen_pre", "mla_gen_post")
-    grids = [read_grid(table, ("num_heads", "num_tokens"), (1.0, 1.0), bmm_dtype=kind, op_name=name) for name in both]
+    grids = [find_grid(place, sizes, (1.0, 1.0), bmm_dtype=kind, op_name=name) for name in both]
     return [grid for grid in grids if grid is not None]
 
 
@@ -150,7 +134,7 @@ def sparse_module(card: Card, model: Architecture) -> Module | None:
 
     def away(module: Module) -> tuple[bool, bool, float, str]:
         name, weights, cached = module
-        return weights != wanted, cached != card.cache_type, abs(float(np.asarray(SPARSE[name].d_model)) - wide), name
+        return weights != wanted, cached != card.cache_type, abs(float(_measured(name).d_model) - wide), name
 
     known = [module for module in prompts & decoding if module[1] in (BF16, "fp8_block") and module[2] in (BF16, "fp8")]
     return min(known, key=away, default=None)
@@ -158,12 +142,8 @@ def sparse_module(card: Card, model: Architecture) -> Module | None:
 
 def latent_s(card: Card, a: Stage, model: Architecture) -> Real:
     """Seconds of one layer's latent attention and its projections; NaN where the engine's were not measured."""
-    share, seconds = card.share(model, "attention"), 0.0
-    if share > 0.0:
-        seconds = share * _layer_s(card, a, model, LATENT.get(card.format, ()), card.weight_bytes_per_param)
-    if share < 1.0:
-        seconds = seconds + (1.0 - share) * _layer_s(card, a, model, (), 2.0)
-    return seconds
+    in_format = (card, a, model, LATENT.get(card.format, ()), card.weight_bytes_per_param)
+    return by_share(card.share(model, "attention"), _layer_s, in_format, (card, a, model, (), 2.0))
 
 
 def _layer_s(card: Card, a: Stage, model: Architecture, kinds: tuple[str, ...], weight_bytes: float) -> FloatArray:
@@ -208,15 +188,11 @@ def _ratio(
     shared, of_head = _params_by_heads(name)
     as_measured = replace(a, prefix=0.0, queries=1.0, params=shared + of_head * a.heads)
     this = _roofline_s(model, a, (rate * bandwidth, flops * peak), *wanted, sparse=bool(name))
-    return this / _roofline_s(SPARSE.get(name, MEASURED), as_measured, (rate, flops), *measured, sparse=bool(name))
+    return this / _roofline_s(_measured(name), as_measured, (rate, flops), *measured, sparse=bool(name))
 
 
 def sparse_s(card: Card, a: Stage, model: Architecture, module: Module) -> FloatArray:
-    """Seconds of one layer's sparse latent attention, its indexer and projections.
-
-    Every query chooses for itself, as a request of its own does; after a cached prefix a prompt takes what it takes
-    longer than the prefix alone.
-    """
+    """Seconds of one layer's sparse latent attention, its indexer and projections; a cached prefix is what a prompt takes longer."""
     if a.name == "context" and np.any(np.asarray(a.prefix) > 0.0):
         lengths = (np.asarray(a.tokens) + a.prefix, np.maximum(a.prefix, 1.0), a.tokens)
         parts = (replace(a, tokens=tokens, prefix=0.0) for tokens in lengths)
@@ -229,10 +205,14 @@ def sparse_s(card: Card, a: Stage, model: Architecture, module: Module) -> Float
     return seconds * _ratio(card, each, model, name, (wanted_bytes, 2.0), (KINDS[weights].bytes_per_weight, 2.0))
 
 
+def _measured(name: str) -> Architecture:
+    return find_shape(name or MEASURED).architecture
+
+
 @cache
 def _params_by_heads(name: str) -> tuple[float, float]:
     """Parameters of the projections of a measured module, a name of SPARSE or none: those that all GPUs hold, and of a head."""
-    none, one = (sum(float(op.params) for op in attention_products(SPARSE.get(name, MEASURED), n)) for n in (0.0, 1.0))
+    none, one = (sum(float(op.params) for op in attention_products(_measured(name), n)) for n in (0.0, 1.0))
     return none, one - none
 
 
@@ -247,8 +227,8 @@ def _roofline_s(
 ) -> FloatArray:
     """Roofline of an average layer on one GPU with some of the heads, for ratios between models and formats.
 
-    `rates` are bytes and FLOPs a second. Weights of no bytes stand for attention alone, without its projections. Every new
-    token of a prompt meets a cached prefix whole. `sparse`: each query meets the tokens that it chooses, and the indexer all.
+    `rates` are bytes and FLOPs a second; weights of no bytes stand for attention alone. `sparse`: each query meets the
+    tokens that it chooses, and the indexer all.
     """
     heads, requests, tokens = np.asarray(a.heads, dtype=np.float64), np.asarray(a.batch, dtype=np.float64), a.tokens
     rank = np.asarray(model.kv_lora_rank, dtype=np.float64)

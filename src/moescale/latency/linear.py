@@ -1,13 +1,11 @@
 """Seconds of layers that hold a state in place of a cache, by measured kernels of gated delta nets and Kimi delta attention.
 
-A head's state of key by value channels is a problem of its own, for each request. So a state space's state, and states of
-other widths, are priced as so many measured heads as have their bytes; Mamba's own kernels were not measured but for their
-convolution.
+Each head's state is a problem of its own, for each request: states of other widths are priced as so many measured heads
+as have their bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -31,60 +29,56 @@ TABLES = {"gated-delta": ("linear_attention", "gdn_perf"), "kda": ("kda", "kda_p
 GATED_NORMS = ("gated-delta", "kda", "mamba2")
 
 
-@dataclass(frozen=True, slots=True)
-class LinearKernels:
-    """Measured kernels of one stage: the convolution, and alternatives for the rest, of which the fastest counts."""
-
-    convolution: LogGrid  # value heads, value heads a key head, requests, and in stage context tokens
-    rules: tuple[LogGrid, ...]
-    fewest_heads: float  # measured; fewer are as many with fewer requests
-
-    def seconds(self, state: State, batch: Real, tokens: Real | None) -> FloatArray:
-        """Seconds of one linear layer: a token (None) or a prompt of each of `batch` requests."""
-        heads = state.elements / MEASURED_HEAD
-        if tokens is None:
-            heads = heads * (np.asarray(state.element_bytes) / MEASURED_STATE_BYTES)
-        requests = np.maximum(batch * np.minimum(heads / self.fewest_heads, 1.0), 1.0)
-        sizes = [np.maximum(heads, self.fewest_heads), np.maximum(state.values / state.keys, 1.0), requests]
-        sizes += [] if tokens is None else [tokens]
-        fastest_s = np.minimum.reduce([grid.seconds(*sizes) for grid in self.rules])
-        return self.convolution.seconds(*sizes) + fastest_s
+Kernels = tuple[LogGrid, list[LogGrid], float]
 
 
 @cache
-def linear_kernels(system: str, engine: str, version: str, kind: str, stage: str) -> LinearKernels | None:
-    """Measured kernels of a kind of linear layer, or of the kind that stands in; None where there are none."""
+def linear_kernels(system: str, engine: str, version: str, kind: str, stage: str) -> Kernels | None:
+    """The convolution, alternatives for the rest, of which the fastest counts, and the fewest measured heads of a kind of linear layer.
+
+    Grids are over value heads, value heads a key head, requests, and in stage context tokens.
+    """
     for family, stem in (TABLES[name] for name in (kind, "gated-delta") if name in TABLES):
         table = find_table(system, family, engine, version, stem)
-        if table is None:
-            continue
         convolution: list[LogGrid] = []
         rules: list[LogGrid] = []
         fewest = np.inf
+        if table is None:
+            continue
         for source in table.text_values("kernel_source"):
             rows = read_columns(table, COLUMNS, kernel_source=source, phase=stage)
-            if not rows["latency"].size:
-                continue
             heads = rows["num_v_heads"]
-            sizes = [heads, heads / rows["num_k_heads"], rows["batch_size"]]
-            sizes += [rows["seq_len"]] if stage == "context" else []
-            grid = grid_of(tuple(sizes), rows["latency"], (1.0, 0.0, 1.0, 1.0)[: len(sizes)])
-            (convolution if source.startswith(CONVOLUTION) else rules).append(grid)
-            fewest = min(fewest, float(heads.min()))
+            if heads.size:
+                sizes = [heads, heads / rows["num_k_heads"], rows["batch_size"]]
+                sizes += [rows["seq_len"]] if stage == "context" else []
+                grid = grid_of(tuple(sizes), rows["latency"], (1.0, 0.0, 1.0, 1.0)[: len(sizes)])
+                (convolution if source.startswith(CONVOLUTION) else rules).append(grid)
+                fewest = min(fewest, float(heads.min()))
         if convolution and rules:
-            return LinearKernels(convolution[0], tuple(rules), fewest)
+            return convolution[0], rules, fewest
     return None
+
+
+def _layer_s(kernels: Kernels, state: State, batch: Real, tokens: Real | None) -> FloatArray:
+    """Seconds of one linear layer: a token (None) or a prompt of each of `batch` requests."""
+    convolution, rules, fewest = kernels
+    heads = state.elements / MEASURED_HEAD
+    if tokens is None:
+        heads = heads * (np.asarray(state.element_bytes) / MEASURED_STATE_BYTES)
+    requests = np.maximum(batch * np.minimum(heads / fewest, 1.0), 1.0)  # fewer heads are as many with fewer requests
+    sizes = [np.maximum(heads, fewest), np.maximum(state.values / state.keys, 1.0), requests]
+    sizes += [] if tokens is None else [tokens]
+    return convolution.seconds(*sizes) + np.minimum.reduce([grid.seconds(*sizes) for grid in rules])
 
 
 def state_s(card: Card, op: State, a: Pass) -> Real:
     """Seconds of layers with a state, by measured kernels of this engine, or where there are none by the roofline."""
     seconds: Real = 0.0
     for stage, batch, tokens in (("generation", a.decoded, None), ("context", a.prompts, a.prompt_tokens)):
-        kernels = linear_kernels(*card.tables, op.kind, stage)
-        if kernels is None:
+        if (kernels := linear_kernels(*card.tables, op.kind, stage)) is None:
             return card.analytic.operation_s(op, a)
         if batch is not None and np.any(np.asarray(batch) > 0):
-            each_s = kernels.seconds(op, np.maximum(batch, 1.0), tokens)
+            each_s = _layer_s(kernels, op, np.maximum(batch, 1.0), tokens)
             seconds = seconds + op.layers / card.ratios(BF16)[0] * each_s * np.minimum(batch, 1.0)
     if op.kind in GATED_NORMS:
         seconds = seconds + op.layers * card.elementwise_s(a.tokens * (3.0 * ACTIVATION_BYTES * op.values))

@@ -1,9 +1,8 @@
 """Seconds of what GPUs send each other, by measured collectives.
 
 Within a server the engines gather every group's tokens and scatter the sums (the default of vLLM and SGLang with attention
-data parallelism, and of TensorRT-LLM without its own all-to-all). Across servers they send each token to its experts alone:
-DeepEP's low-latency kernels for passes that decode, its normal ones for passes with prompts. So do they over more GPUs of an
-NVLink domain than eight, by TensorRT-LLM's kernels.
+data parallelism). Across servers they send each token to its experts alone: DeepEP's low-latency kernels for passes that
+decode, its normal ones for passes with prompts. So do they over more GPUs of an NVLink domain than eight, by TensorRT-LLM's.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from moescale.errors import InputError
 from moescale.latency import Pass, network
 from moescale.latency.card import Card
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import default_version, find_system, find_table, read_columns, read_grid
+from moescale.latency.kernels.tables import default_version, find_grid, find_system, find_table, read_columns
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture
 from moescale.typing import FloatArray, Real
@@ -37,35 +36,26 @@ DISPATCHED = {"nvfp4": "nvfp4", "fp8": "fp8", "fp8_block": "fp8"}
 
 @cache
 def all_reduce_grid(system: str, engine: str, version: str) -> LogGrid:
-    """Seconds of an all-reduce over (GPUs from 2 on, elements of the message); within one server, in a CUDA graph.
-
-    The tables state sizes in bf16 elements: read as bytes, NVLink would reach half of what it is known for.
-    """
-    table = find_table(system, "comm", engine, version, "custom_allreduce_perf")
+    """Seconds of an all-reduce within a server over (GPUs from 2 on, bf16 elements of the message: as bytes NVLink would reach half its rate)."""
+    place = (system, "comm", engine, version, "custom_allreduce_perf")
+    table = find_table(*place)
     graph = [backend for backend in table.text_values("backend") if backend.endswith("graph")] if table else []
     chosen = {"backend": graph[0]} if graph else {}
-    grid = read_grid(table, ("num_gpus", "message_size"), (0.0, 1.0), **chosen)
+    grid = find_grid(place, ("num_gpus", "message_size"), (0.0, 1.0), **chosen)
     if grid is None:
         raise InputError(f"no all-reduce was measured for {engine} on {system}", where="silicon")
     return grid
 
 
-@cache
 def collective_grid(system: str, operation: str) -> LogGrid | None:
-    """Seconds of NCCL's all_gather or reduce_scatter over (GPUs from 2 on, 16-bit elements of the whole message).
-
-    None where it was not measured. Read as bytes, the sizes would leave NVLink at half of what it is known for.
-    """
-    table = find_table(system, "comm", "nccl", NEWEST, "nccl_perf")
-    return read_grid(table, ("num_gpus", "message_size"), (0.0, 1.0), op_name=operation, nccl_dtype="half")
+    """Seconds of NCCL's all_gather or reduce_scatter over (GPUs from 2 on, 16-bit elements of the whole message)."""
+    place = (system, "comm", "nccl", NEWEST, "nccl_perf")
+    return find_grid(place, ("num_gpus", "message_size"), (0.0, 1.0), op_name=operation, nccl_dtype="half")
 
 
 @cache
 def deepep_grid(system: str, *, low_latency: bool) -> LogGrid | None:
-    """Seconds of DeepEP's dispatch and combine over (servers of 8 GPUs, tokens of each GPU); None where not measured.
-
-    Of DeepSeek-V3's shape (256 or 288 experts, top 8, 7168 wide; dispatched in fp8, combined in bf16).
-    """
+    """Seconds of DeepEP's dispatch (fp8) and combine (bf16) over (servers of 8 GPUs, tokens of each GPU), of DeepSeek-V3's shape."""
     stem = f"wideep_deepep_{'ll' if low_latency else 'normal'}_perf"
     table = find_table(system, "comm", "sglang", DEEPEP_VERSION, stem)
     if table is None:
@@ -83,11 +73,7 @@ def deepep_grid(system: str, *, low_latency: bool) -> LogGrid | None:
 
 @cache
 def nvlink_grid(dispatched: str) -> LogGrid | None:
-    """Seconds of TensorRT-LLM's dispatch and combine over (GPUs of one NVLink domain, tokens of each); None where not measured.
-
-    Of DeepSeek-V3's shape, dispatched in a format of the table, combined in bf16; its two-sided kernels, which alone were
-    measured in every format and with up to 64 GPUs.
-    """
+    """Seconds of TensorRT-LLM's two-sided dispatch and combine (bf16), DeepSeek-V3's shape, over (GPUs of one NVLink domain, tokens of each)."""
     table = find_table(NVLINK_SYSTEM, "comm", "trtllm", NVLINK_VERSION, "trtllm_alltoall_perf")
     if table is None:
         return None
@@ -103,9 +89,9 @@ def messages_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Floa
     """Two all-reduces a layer and one of the embeddings; none on one GPU.
 
     With attention data parallelism they are within a group, and an exchange among all GPUs stands for the second one of
-    a layer with experts. Norms over all heads, which the GPUs of a group share, reduce two sums of squares a token and layer.
+    a layer with experts. Norms over all heads reduce two sums of squares a token and layer.
     """
-    gpus = np.asarray(rank.gpus, dtype=np.float64)
+    gpus, in_server = np.asarray(rank.gpus, dtype=np.float64), network.in_server(card.gpu, rank.gpus)
     times = 2.0 * np.asarray(model.n_layers, dtype=np.float64) - model.n_layers_without_ffn + 1.0
     exchanged_s: Real = 0.0
     if whole is not rank:
@@ -117,13 +103,12 @@ def messages_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Floa
     grid, slower = _links(card)
     # A link of half the rate takes as long for a message as the measured one for twice of it.
     elements = np.maximum(rank.tokens, 1.0) * np.asarray(model.d_model, dtype=np.float64)
-    reduced_s = times * within_server_s(grid, network.in_server(card.gpu, gpus), slower * elements)
+    reduced_s = times * within_server_s(grid, in_server, slower * elements)
     if np.any(gpus > card.gpu.gpus_per_server):
         reduced_s = reduced_s + times * network.all_reduce_s(card.gpu, gpus, ACTIVATION_BYTES * elements)
     if model.qk_norm_full_width:
         sums = slower * 2.0 * np.maximum(rank.tokens, 1.0)
-        norms_s = within_server_s(grid, network.in_server(card.gpu, gpus), sums)
-        reduced_s = reduced_s + model.n_layers * norms_s
+        reduced_s = reduced_s + model.n_layers * within_server_s(grid, in_server, sums)
     return np.where(gpus > 1, reduced_s, 0.0) + exchanged_s
 
 
@@ -137,10 +122,7 @@ def _links(card: Card) -> tuple[LogGrid, float]:
 
 
 def within_server_s(grid: LogGrid, gpus: Real, elements: Real) -> FloatArray:
-    """Seconds of a collective over GPUs of one server: beyond the counts that were measured, by a ring's share.
-
-    Each of g GPUs passes on (g - 1) / g of the message.
-    """
+    """Seconds of a collective over GPUs of one server: beyond the measured counts by a ring's share, (g - 1) / g of g GPUs."""
     most = np.exp(grid.axes[0][-1])
     count = np.maximum(np.asarray(gpus, dtype=np.float64), 2.0)
     seconds = grid.seconds(np.minimum(count, most), elements)
@@ -154,10 +136,10 @@ def _exchange_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Flo
     elements, each = tokens * d_model, network.in_server(card.gpu, gpus)
     all_reduce, slower = _links(card)
     system = card.gpu.silicon_link_system or card.system.name
-    both = [collective_grid(system, name) for name in ("all_gather", "reduce_scatter")]
-    if None in both:  # an all-reduce is both
-        both = [all_reduce]
-    inside_s = np.sum([within_server_s(grid, each, slower * elements) for grid in both if grid is not None], axis=0)
+    halves = [collective_grid(system, name) for name in ("all_gather", "reduce_scatter")]
+    grids = [grid for grid in halves if grid is not None]
+    grids = grids if len(grids) == 2 else [all_reduce]  # which is both
+    inside_s = np.sum([within_server_s(grid, each, slower * elements) for grid in grids], axis=0)
     far, alone = gpus > card.gpu.gpus_per_server, sends_alone(card, whole)
     if not np.any(far | alone):
         return inside_s
@@ -182,9 +164,7 @@ def _exchange_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Flo
 
 
 def sends_alone(card: Card, a: Pass) -> npt.NDArray[np.bool_]:
-    """Where groups of attention send each token to its experts alone: over several servers, or more than eight GPUs of one,
-    to whole experts.
-    """
+    """Where groups of attention send each token alone: to whole experts, over several servers or more than eight GPUs of one."""
     gpus = np.asarray(a.gpus, dtype=np.float64)
     several = (gpus > min(card.gpu.gpus_per_server, GPUS_PER_NODE)) & (np.asarray(a.attention_dp) > 1)
     return several & (np.asarray(a.expert_parallel, dtype=np.float64) >= gpus)

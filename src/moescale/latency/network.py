@@ -22,11 +22,7 @@ def in_server(gpu: Gpu, gpus: Real) -> FloatArray:
 
 
 def gather_s(gpu: Gpu, gpus: Real, message_bytes: Real) -> FloatArray:
-    """Seconds that the network adds to an all-gather, or a reduce-scatter, of so many bytes in all; 0 in one server.
-
-    Hierarchical, as NCCL has it: the GPUs of a server share what leaves it, each over its own network card, and a tree
-    of servers takes as many hops as it is deep.
-    """
+    """Seconds that the network adds to an all-gather, or a reduce-scatter, of so many bytes: each GPU sends its share, in a tree of servers."""
     count = servers(gpu, gpus)
     leaves = np.asarray(message_bytes, dtype=np.float64) * (1.0 - 1.0 / count) / in_server(gpu, gpus)
     return leaves / gpu.network_bytes_per_s + HOP_S * np.log2(count)

@@ -27,21 +27,20 @@ def open_latency(
     model: Architecture | None = None,
     remark: Callable[[str], None] | None = None,
 ) -> LatencySource:
-    """The latency source of a GPU by its name: silicon, silicon:ENGINE[@VERSION], roofline, auto, or a table's path.
+    """The latency source of a GPU by its name: silicon, silicon:ENGINE, roofline, auto, or a table's path.
 
-    `weights` names the number format of the weights, such as nvfp4; None stands for the one with such bytes.
-    `auto` is silicon, or the roofline where it has no answer for the GPU, the number formats or `model`; `remark` is
-    called with the reason. Raises InputError for an unknown name, and what the named source raises.
+    `weights` names the number format of the weights, such as nvfp4. `auto` is silicon, or the roofline where it has no
+    answer for the GPU, the formats or `model`; `remark` is called with the reason. Raises InputError for an unknown
+    name.
     """
     card, (kind, _, engine) = find_gpu(gpu) if isinstance(gpu, str) else gpu, name.partition(":")
     if kind == "silicon" or name == "auto":
         from moescale.latency.card import ENGINE
         from moescale.latency.silicon import Silicon
 
-        backend, _, version = engine.partition("@")
         formats = (weight_bytes_per_param, kv_bytes_per_element)
         try:
-            source = Silicon(card, backend or ENGINE, version or None, *formats, weights=weights)
+            source = Silicon(card, engine or ENGINE, *formats, weights=weights)
             if model is not None and not np.isfinite(source.decode_s(model, 1.0, 1.0, 128.0)):
                 what = f"the kernels of {source.backend} on {card.name} that this model needs were not measured"
                 other = "take another engine, such as silicon:trtllm, or the roofline"
@@ -59,5 +58,5 @@ def open_latency(
     raise InputError(
         f"unknown latency source {name!r}",
         nearest=nearest_names(name, NAMES, 1),
-        next_step="silicon, roofline, silicon:ENGINE@VERSION, or the path of a CSV or Parquet latency table",
+        next_step="silicon, roofline, silicon:ENGINE, or the path of a CSV or Parquet latency table",
     )

@@ -40,17 +40,11 @@ STATE_COMPUTE_EFFICIENCY = 0.056
 class Roofline(LatencySource):
     """Roofline of a tensor-parallel model on one kind of GPU, for every shape and every real-valued size.
 
-    A layer's kernels are added up. Each takes bytes / bandwidth and FLOPs / peak, both times an efficiency: the longer
-    one, or somewhat more near the ridge, where neither hides the other. Decode reads the weights of the experts that the
-    batch's tokens are expected to meet (uniform routing), and the KV cache. Two ring all-reduces a layer when gpus > 1;
-    expert parallelism keeps them, as every GPU holds the tokens and adds what its experts say. With attention data
-    parallelism they are within a group, and the tokens of all groups are gathered before the experts and their sums
-    scattered after them. Beyond a server the network's time is added. Latent attention decodes
-    on the compressed cache, which every GPU holds; layers with a window attend to no more than the window, sparse ones to
-    as many tokens as they choose, their indexers to all; linear layers read and write a state a token. The host
-    works while the GPU does, so that a pass takes the longer of its kernels and of the host. Left out: unequal load of
-    the experts of one GPU, and padding to tiles and waves of matrix products. Never falls when a batch or a model grows.
-    `moe_execution` all-experts holds whole experts, whatever `expert_parallel` says, and answers NaN beyond a GPU an expert.
+    A layer's kernels are added up: each takes bytes / bandwidth or FLOPs / peak, both times an efficiency, and somewhat
+    more near the ridge. Decode reads the experts that the batch's tokens are expected to meet (uniform routing), and
+    the cache. Expert parallelism keeps the two all-reduces of a layer, as every GPU holds the tokens. A pass takes the
+    longer of its kernels and of the host. Left out: unequal load of the experts of one GPU, and padding to tiles and
+    waves.
     """
 
     name = "roofline"
@@ -141,10 +135,7 @@ class Roofline(LatencySource):
         return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * efficiency)
 
     def _attention_s(self, op: Attention, a: Pass) -> Real:
-        """Seconds of tokens, one or several of each request, that read the whole cache once, and of prompts.
-
-        Prompts attend to themselves and to a cached prefix; the cache of both is touched once.
-        """
+        """Seconds of tokens that read the whole cache once, and of prompts, which attend to themselves and to a cached prefix."""
         flop_s = 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
         element_s = self.kv_bytes_per_element * self._byte_s(self._constants.cache_memory_efficiency)
         total_s, token_s = 0.0, op.cached_elements * element_s
@@ -173,10 +164,7 @@ class Roofline(LatencySource):
         return share_taken(model.quantised, part)
 
     def _weight_s(self, quantised: float, tokens: Real, read: Real = 1.0, *, of_experts: bool = False) -> Real:
-        """Seconds of one weight, read so many times and multiplied with so many tokens.
-
-        A share has the weights' format, the rest bf16. Of weights of experts the busiest GPU sets the pace.
-        """
+        """Seconds of one weight, of which a share has the weights' format and the rest bf16, read so often and multiplied with so many tokens."""
         constants = self._constants
         memory, compute = constants.memory_efficiency, constants.gemm_compute_efficiency
         if of_experts:
@@ -191,11 +179,7 @@ class Roofline(LatencySource):
         return total_s
 
     def _moved_s(self, model: Architecture, whole: Pass, rank: Pass) -> Real:
-        """Two all-reduces a layer, none on one GPU, and the activations.
-
-        Ring all-reduce: each GPU sends and receives 2 (g - 1) / g of the message. With several groups of attention, to gather all
-        tokens and to scatter their sums is what an all-reduce does; it stands for the second one of a layer with experts.
-        """
+        """Ring all-reduces, two a layer, and the activations; to gather all tokens and scatter their sums stands for the second one."""
         constants, rank_gpus, gpus = self._constants, *(np.asarray(a.gpus, dtype=np.float64) for a in (rank, whole))
         exchanged, split = 0.0, 1.0
         if whole is not rank:
@@ -270,11 +254,9 @@ def _activations(model: Architecture, gpus: FloatArray) -> Real:
 def _busiest(model: Architecture, tokens: Real, expert_parallel: Real) -> tuple[Real, Real]:
     """Distinct experts, and tokens they multiply, of the busiest of `expert_parallel` GPUs that hold whole experts.
 
-    Uniform routing without replacement sends each of n GPUs a number of tokens around the same mean; the n numbers add
-    up, so that the largest lies on average by the expected maximum of n normal variables times sqrt(mean (E - K) /
-    (E - 1)) above it; the same is taken for the distinct experts. Both are bounded by what there is. Simulated routing
-    (8 to 256 experts, 4 and 8 GPUs) agrees within 10% for one token and within 7% for 4 to 1024 tokens. Where n does not
-    divide the experts, some GPUs hold one more.
+    Uniform routing without replacement: the largest of n numbers of tokens lies on average by the expected maximum of n
+    normal variables times sqrt(mean (E - K) / (E - 1)) above the mean, and so are the distinct experts taken to.
+    Simulated routing (8 to 256 experts, 4 and 8 GPUs) agrees within 10%.
     """
     distinct = expected_distinct_experts(model.n_experts, model.top_k, tokens)
     met = model.top_k * np.asarray(tokens)

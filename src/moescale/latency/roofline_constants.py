@@ -21,11 +21,7 @@ FP8_BYTES = (0.75, 1.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineConstants:
-    """What the data sheet does not say; values and sources in catalogue/roofline.toml.
-
-    With every efficiency 1 and all else 0 the GPU reaches its data sheet, and nothing but weights, cache, arithmetic and
-    messages takes time.
-    """
+    """What the data sheet does not say; values and sources in catalogue/roofline.toml."""
 
     memory_efficiency: float  # reached share of memory bandwidth, weights of dense matrix products and all activations
     expert_memory_efficiency: float  # the same, weights of experts
@@ -51,11 +47,7 @@ class RooflineConstants:
 
 @functools.cache
 def measured_constants() -> dict[str, RooflineConstants]:
-    """The constants by measured system, such as h100_sxm and h100_sxm.fp8 (weights multiplied in fp8), and `default`.
-
-    `default` is of GPUs whose kernels nobody tabulated: geometric means of the measured systems.
-    Source: catalogue/roofline.toml, which `python scripts/calibrate_roofline.py` writes.
-    """
+    """The constants by measured system, such as h100_sxm and h100_sxm.fp8 (weights multiplied in fp8), and their geometric means as `default`."""
     table = catalogue.read("roofline.toml")
     names = [f.name for f in fields(RooflineConstants)]
     host = {name: float(entry["value"]) for name, entry in table["host"].items()}
@@ -70,11 +62,9 @@ def measured_constants() -> dict[str, RooflineConstants]:
 def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0, weights: str | None = None) -> RooflineConstants:
     """The constants of a GPU with weights of so many bytes, those of its links included; else the default ones.
 
-    Products in fp4, which nobody calibrated, are taken to reach the share of their peak that those in fp8 do.
-
     Where a GPU without tables is known to reach another share of its data sheet than NVIDIA's do by the same benchmark,
-    the default efficiencies are less in that proportion; launches, activations and links stay as they are, but for
-    those that were chosen on measured servings.
+    the default efficiencies are less in that proportion. Products in fp4 are taken to reach the share of their peak
+    that those in fp8 do.
     """
     known, suffix = measured_constants(), ".fp8" if narrow_peak(gpu, weight_bytes_per_param, weights) else ""
 
@@ -97,10 +87,7 @@ def _on_servings(gpu: Gpu) -> dict[str, Any]:
 
 
 def basis(gpu: Gpu, *, latent: bool = False) -> str | None:
-    """What the times of a GPU without measured kernels rest on, in a sentence; None for the others.
-
-    `latent`: the model has latent attention.
-    """
+    """What the times of a GPU without measured kernels, of a model with `latent` attention or others, rest on; None for other GPUs."""
     if gpu.silicon_system is not None:
         return None
     found = f"{gpu.name}: roofline with the mean efficiencies of the measured GPUs"
@@ -115,10 +102,7 @@ def basis(gpu: Gpu, *, latent: bool = False) -> str | None:
 
 
 def narrow_peak(gpu: Gpu, weight_bytes_per_param: float, weights: str | None) -> float | None:
-    """FLOPs a second at which the GPU multiplies such weights in fewer than 16 bits; None where it brings them to 16.
-
-    With nvfp4 activations too have 4 bits, where the GPU multiplies them; int4 and mxfp4 weights are brought to 16.
-    """
+    """FLOPs a second of such weights in fewer than 16 bits; None where the GPU brings them to 16, as it does int4 and mxfp4."""
     if weights == "nvfp4" and gpu.fp4_flops_per_s is not None:
         return gpu.fp4_flops_per_s
     return gpu.fp8_flops_per_s if FP8_BYTES[0] <= weight_bytes_per_param <= FP8_BYTES[1] else None

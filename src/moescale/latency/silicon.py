@@ -1,11 +1,7 @@
 """Iteration latency composed from measured kernels, for every shape: NVIDIA's tables (latency/kernels/tables.py).
 
-A pass is the sum of its kernels, each interpolated between measured sizes: the matrix products of attention, of the FFN
-in layers without experts, of shared experts, routers and LM head; attention itself; the experts of MoE layers; norms,
-activations and the lookup of embeddings; two all-reduces a layer. Layers with and without experts are counted as the
-model has them. With attention data parallelism all but the experts is what the busiest group of GPUs computes, and exchanges
-of tokens stand before and after the experts instead. Where the host takes longer to schedule and sample than the kernels
-run, it sets the pace.
+A pass is the sum of its kernels, each interpolated between measured sizes. With attention data parallelism all but the
+experts is what the busiest group of GPUs computes, and exchanges of tokens stand before and after the experts.
 """
 
 from __future__ import annotations
@@ -17,13 +13,13 @@ from typing import ClassVar
 import numpy as np
 
 from moescale import catalogue
-from moescale.errors import UnknownNameError, nearest_names, unknown_name
+from moescale.errors import unknown_name
 from moescale.latency import LatencySource, Pass, check_moe_execution
 from moescale.latency.attention import attention_s
 from moescale.latency.card import Asked, Card
 from moescale.latency.experts import experts_s
 from moescale.latency.kernels.formats import BF16, LATENT
-from moescale.latency.kernels.tables import check_present, engines, versions
+from moescale.latency.kernels.tables import check_present, engines
 from moescale.latency.latent import is_latent, nearest_module, sparse_module
 from moescale.latency.linear import state_s
 from moescale.latency.messages import messages_s
@@ -42,18 +38,13 @@ def host_s() -> float:
 
 @dataclass(frozen=True)
 class Silicon(Card, LatencySource):
-    """Measured kernels of `backend` at `version` (None: the package's current one) on `gpu`, tensor-parallel.
+    """Measured kernels of `backend`, at its current version, on `gpu`, tensor-parallel.
 
-    Weights take the measured kernels of their format where there are any (kernels/formats.py), and each part of a model
-    as many of them as `quantised` says that it holds in that format, the rest in bf16. Whatever was not measured is a
-    measured kernel times the ratio of its rooflines, and never faster than the data sheet allows: formats without kernels,
-    other head dimensions, a card with less bandwidth or arithmetic than the measured part, such as the 40 GB A100. Beyond
-    a table's largest size a kernel is taken as saturated, up to 10,000 times that size; further on, and for latent
-    attention where its kernels were not measured, the answer is NaN. What leaves a server takes the network's time as well.
-    Tokens fall on experts as unevenly as `load` says. `moe_execution` all-experts takes measured
-    dense products for each whole expert that a GPU holds, whatever `expert_parallel` says; NaN beyond a GPU an expert.
-
-    Raises InputError when the package, or a table for the GPU, engine or version, is missing.
+    Each part of a model takes as many kernels of the weights' format as `quantised` says that it holds in it, the rest
+    bf16. Whatever was not measured is a measured kernel times the ratio of its rooflines, and never faster than the
+    data sheet allows. Beyond a table's largest size a kernel is taken as saturated; further on, and for latent
+    attention where its kernels were not measured, the answer is NaN. Raises InputError when the package, or a table for
+    the GPU or engine, is missing.
     """
 
     name = "silicon"
@@ -64,15 +55,7 @@ class Silicon(Card, LatencySource):
         system = self.system.name
         if self.backend not in engines(system):
             raise unknown_name("engine", self.backend, engines(system), otherwise=f"those were measured on {system}")
-        check_present(*self.tables, self.load)
-        if self.version is None:
-            return
-        known = versions(system, self.backend)
-        if self.version not in known:
-            what = f"unknown version {self.version!r} of {self.backend} on {system}"
-            raise UnknownNameError(
-                what, nearest=nearest_names(self.version, known) or known[-1], next_step=f"known: {', '.join(known)}"
-            )
+        check_present(system, self.backend)
 
     def unmeasured(self, model: Architecture) -> list[str]:
         """The parts of a model whose matrices are priced as scaled bf16 kernels: nobody measured those of their format."""
@@ -80,10 +63,11 @@ class Silicon(Card, LatencySource):
             return []
         products = (op for op in operations(model) if isinstance(op, Product) and some(op.times))
         held = {op.part for op in products if share_taken(model.quantised, op.part) > 0.0}
-        module = None
-        if is_latent(model) and "attention" in held:
-            module = nearest_module(self, "generation", LATENT.get(self.format, ()))
-        dense = held & {"dense_ffn", "shared_experts", "lm_head", *(() if is_latent(model) else ("attention",))}
+        latent = is_latent(model)
+        module = (
+            nearest_module(self, "generation", LATENT.get(self.format, ())) if latent and "attention" in held else None
+        )
+        dense = held & {"dense_ffn", "shared_experts", "lm_head", "" if latent else "attention"}
         parts = {
             "latent attention": module is not None and module[1] == BF16,
             "matrix products": dense and self.product_kind(model, with_experts=some(model.n_moe_layers)) == BF16,
@@ -110,18 +94,15 @@ class Silicon(Card, LatencySource):
                 if not (latent and op.part == "attention"):  # whose kernels hold their own
                     asked[op.part == "lm_head"].append((op, self.share(model, op.part)))
                 if op.closes and op.part in ("dense_ffn", "shared_experts"):
-                    width = np.maximum(op.k, 1.0)
-                    moved_s = self.elementwise_s(a.tokens * (model.ffn_matrices * width * ACTIVATION_BYTES))
-                    total_s = total_s + op.times * moved_s
+                    moved = a.tokens * (model.ffn_matrices * np.maximum(op.k, 1.0) * ACTIVATION_BYTES)
+                    total_s = total_s + op.times * self.elementwise_s(moved)
         for of_head, tokens in ((False, a.tokens), (True, a.requests)):
             total_s = total_s + self.products_s(asked[of_head], tokens, model)
         if some(model.n_moe_layers):
             total_s = total_s + experts_s(self, model, whole)
-        total_s = total_s + self._moved_s(model, a.tokens) + messages_s(self, model, whole, a)
-        return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
-
-    def _moved_s(self, model: Architecture, tokens: Real) -> FloatArray:
-        """Norms with their residual additions, two a layer (two reads and two writes each), and the embeddings."""
+        # Norms with their residual additions (two reads and two writes each), and the embeddings.
         row = np.asarray(model.d_model, dtype=np.float64) * ACTIVATION_BYTES
         norms = model.norms_per_layer * np.asarray(model.n_layers, dtype=np.float64) - model.n_layers_without_ffn
-        return norms * self.elementwise_s(4.0 * tokens * row) + self.elementwise_s(tokens * row)
+        moved_s = norms * self.elementwise_s(4.0 * a.tokens * row) + self.elementwise_s(a.tokens * row)
+        total_s = total_s + moved_s + messages_s(self, model, whole, a)
+        return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)

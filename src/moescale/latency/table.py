@@ -1,7 +1,7 @@
-"""Measured iteration latencies: a table on disk, one row a measured (or failed) stage of one configuration, and the source that
-interpolates it linearly on batch, model size and length (the paper's appendix B).
+"""Measured iteration latencies: a table on disk, one row a measured (or failed) stage of one configuration, and its source.
 
-The source needs a few of the columns that `moescale profile` writes; docs/serving.md says what each one means.
+The source interpolates linearly on batch, model size and length (the paper's appendix B); docs/serving.md says what
+columns mean.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ WITHOUT_EMBEDDINGS = "n_params_non_embedding"
 ONE_KIND = ("engine", "dtype")  # latencies of several are not to be mixed
 PRESENT = (WITHOUT_EMBEDDINGS, *ONE_KIND, "status")
 Kind = tuple[bool, str, int, int]  # whether sizes are without embeddings, stage, gpus, n_experts
+Axis = tuple[FloatArray, Any]  # ascending positions, and at each a further axis, or on the last one a latency
 MATCH = 1e-9  # relative; a length or batch this close to the end of an axis counts as measured
 
 
@@ -89,10 +90,7 @@ _OPTIONAL = ("latency_s", "spread")
 
 
 def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
-    """All rows of a table that `moescale profile` wrote, failures included, in their order.
-
-    Raises InputError that names file, row, column and value; a table with other columns than COLUMNS is refused.
-    """
+    """All rows of a table that `moescale profile` wrote, failures included; InputError names file, row, column and value."""
     cells = read_cells(path, COLUMNS, "only a table that `moescale profile` wrote can be shown or extended")
     for column in cells:
         if column not in COLUMNS:
@@ -170,36 +168,25 @@ def _parse(row: Sequence[str], where: str) -> Measurement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Axis:
-    """One measured axis: ascending positions, and at each either a further axis or, on the last one, a latency."""
-
-    at: FloatArray
-    below: tuple[_Axis, ...]  # empty on the last axis
-    latency_s: FloatArray  # empty on the others
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class LatencyTable(LatencySource):
     """Measured latencies of one kind of GPU.
 
-    The model axis is the total number of parameters (all experts; with the embeddings, or, for a model with
-    vocab_size = 0 such as a law's N, without them where the table says how many those are). GPU count and number of
-    experts select rows and are never interpolated; a dense model has one expert. Outside the measured range of length,
-    size or batch, for passes of both kinds, for experts held whole and groups of attention, the answer is NaN.
+    The model axis is the number of all parameters; for a model with vocab_size = 0, such as a law's N, without
+    embeddings where the table says so. GPU count and number of experts select rows. Outside the measured range, for
+    passes of both kinds, for experts held whole and groups of attention, the answer is NaN.
     """
 
     name: str  # `table` with the file it came from
     gpu: str
-    axes: Mapping[Kind, _Axis]  # tokens, then parameters, then batch
+    axes: Mapping[Kind, Axis]  # tokens, then parameters, then batch
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass that decodes, or processes prompts; NaN where not measured."""
-        if a.batch is None:
-            stage, batch, tokens = "prefill", a.prompts, a.prompt_tokens
-        else:
-            stage, batch, tokens = "decode", a.batch, a.context_tokens
-        if batch is None or (a.batch is not None and a.prompts is not None):
+        if (a.batch is None) == (a.prompts is None):
             return np.asarray(np.nan)
+        stage, batch, tokens = "decode", a.batch, a.context_tokens
+        if batch is None:
+            stage, batch, tokens = "prefill", np.asarray(a.prompts), a.prompt_tokens
         shape = common_shape(model, a.gpus, batch, tokens, a.expert_parallel)
         experts = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
         size = count_parameters(model).total
@@ -221,10 +208,8 @@ class LatencyTable(LatencySource):
 def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable:
     """The measured latencies in a table (CSV, TSV, Parquet or JSON lines), of its only GPU or of `gpu`.
 
-    Columns: gpu, gpus, n_params_total, n_experts (1: dense), stage (prefill or decode), batch, tokens (prompt length,
-    or the context at decode), latency_s; where present also status (rows other than ok are skipped),
-    n_params_non_embedding, engine and dtype (one of each in a table); others are ignored. Repeated measurements become
-    their median. Raises InputError that names file, row, column and value.
+    Columns: NEEDED, and where present those of PRESENT (rows with a status other than ok are skipped); others are
+    ignored. Repeated measurements become their median. Raises InputError that names file, row, column and value.
     """
     where = str(path)
     cells = read_cells(path, NEEDED, f"a latency table has the columns {', '.join(NEEDED)}")
@@ -269,29 +254,28 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
     return LatencyTable(name=f"table {Path(path).name}", gpu=chosen, axes=axes)
 
 
-def _axis(rows: FloatArray) -> _Axis:
+def _axis(rows: FloatArray) -> Axis:
     """The axis of the first column of rows, with the axes of the others below; the last column is the latency."""
     rows = rows[np.argsort(rows[:, 0])]
     at, starts = np.unique(rows[:, 0], return_index=True)
     below = np.split(rows[:, 1:], starts[1:])
     if rows.shape[1] == 2:
-        return _Axis(at, (), np.asarray([float(np.median(latencies)) for latencies in below]))
-    return _Axis(at, tuple(_axis(part) for part in below), np.empty(0))
+        return at, np.asarray([float(np.median(latencies)) for latencies in below])
+    return at, [_axis(part) for part in below]
 
 
-def _interpolate(axis: _Axis, where: tuple[FloatArray, ...]) -> FloatArray:
+def _interpolate(axis: Axis, where: tuple[FloatArray, ...]) -> FloatArray:
     """Linear interpolation at points `where` (one array an axis, outermost first); NaN outside what was measured."""
-    low, high = axis.at[0], axis.at[-1]
-    x = where[0]
-    inside = (x >= low * (1 - MATCH)) & (x <= high * (1 + MATCH))
-    x = np.clip(x, low, high)
-    if not axis.below:
-        return np.where(inside, np.interp(x, axis.at, axis.latency_s), np.nan)
+    (at, below), x = axis, where[0]
+    inside = (x >= at[0] * (1 - MATCH)) & (x <= at[-1] * (1 + MATCH))
+    x = np.clip(x, at[0], at[-1])
+    if len(where) == 1:
+        return np.where(inside, np.interp(x, at, below), np.nan)
     latency_s = np.where(inside, 0.0, np.nan)
-    for position, below in enumerate(axis.below):
-        share = np.interp(x, axis.at, np.arange(axis.at.size) == position)
+    for position, further in enumerate(below):
+        share = np.interp(x, at, np.arange(at.size) == position)
         # A point with no share in this curve must not meet its NaN.
         points = inside & (share > 0)
         if points.any():
-            latency_s[points] += share[points] * _interpolate(below, tuple(values[points] for values in where[1:]))
+            latency_s[points] += share[points] * _interpolate(further, tuple(values[points] for values in where[1:]))
     return latency_s

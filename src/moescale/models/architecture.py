@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from moescale.errors import InputError
 from moescale.typing import Real
 
 LINEAR_KINDS = ("gated-delta", "kda", "mamba2", "mamba")
@@ -21,11 +19,7 @@ UNQUANTISED_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
-    """Shares of the matrices of each part that a quantised checkpoint holds in its format; the others keep 16 bits.
-
-    The default is what most checkpoints do: every matrix of attention, FFNs and experts, and neither embedding table.
-    Where a checkpoint mixes formats, its share is the one that gives the right bytes at its smallest format.
-    """
+    """Shares of the matrices of each part that a quantised checkpoint holds in its format, of several its smallest; the others keep 16 bits."""
 
     attention: float = 1.0
     dense_ffn: float = 1.0
@@ -38,11 +32,7 @@ class Quantised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """Shape of one transformer, or of many: every number may be an array (one entry a model) and real-valued.
-
-    Real values let an allocation search move through sizes continuously; a buildable model holds whole numbers.
-    Layer norms are counted with `d_model` weights each (RMSNorm).
-    """
+    """Shape of one transformer, or of many: every number may be an array (one entry a model) and real-valued."""
 
     n_layers: Real
     d_model: Real
@@ -135,46 +125,3 @@ def shape_of(architecture: Architecture) -> tuple[int, ...]:
 def some(field: Real) -> bool:
     """Whether a numeric field is positive for any of the models; asked often, mostly of one number."""
     return field > 0 if isinstance(field, int | float) else bool((field > 0).any())
-
-
-def validate(architecture: Architecture, where: str | None = None) -> Architecture:
-    """The same architecture, or InputError where a field would make a count, a division or a memory meaningless."""
-    a = architecture
-
-    def need(holds: Any, what: str) -> None:
-        if not np.all(holds):
-            raise InputError(what, where=where or (a.name or None))
-
-    n = {name: np.asarray(getattr(a, name), dtype=float) for name in NUMERIC_FIELDS}
-    for key, number in n.items():
-        need(np.isfinite(number) & (number >= 0), f"{key} must be a finite number of 0 or more")
-    for key in ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim"):
-        need(n[key] > 0, f"{key} must be positive")
-    need(a.ffn_matrices in (2, 3), "ffn_matrices must be 3 (gated) or 2 (plain)")
-    for name, share in asdict(a.quantised).items():
-        need(0.0 <= share <= 1.0, f"quantised.{name} must be a share from 0 to 1")
-    layers, moe, bare, linear = n["n_layers"], n["n_moe_layers"], n["n_layers_without_ffn"], n["n_linear_layers"]
-    local, compressed, latent = n["n_window_layers"], n["compressed_tokens"] > 0, n["kv_lora_rank"] > 0
-    need(moe <= layers, "n_moe_layers must not exceed n_layers")
-    need((n["d_ffn"] > 0) | (moe + bare >= layers), "d_ffn must be positive in layers without experts")
-    dense = moe == 0
-    need(dense | (n["n_experts"] >= 1), "n_experts must be 1 or more")
-    need(dense | ((n["top_k"] > 0) & (n["top_k"] <= n["n_experts"])), "top_k must lie above 0 and not exceed n_experts")
-    need(dense | (n["d_expert"] > 0), "d_expert must be positive where layers hold experts")
-    need(local <= layers, "n_window_layers must not exceed n_layers")
-    need((local == 0) | (n["window_tokens"] >= 1), "window_tokens must be 1 or more where layers have a window")
-    need(~latent | (n["n_kv_heads"] == n["n_heads"]), "n_kv_heads must equal n_heads with latent attention")
-    need(~latent | (n["qk_rope_head_dim"] < n["head_dim"]), "qk_rope_head_dim must be below head_dim")
-    need(latent | (n["q_lora_rank"] == 0) | compressed, "q_lora_rank needs a positive kv_lora_rank")
-    for key in ("heavy_tokens", "output_groups", "output_rank", "q_lora_rank", "index_topk", "window_tokens"):
-        need(~compressed | (n[key] > 0), f"{key} must be positive with compressed attention")
-    need(bare + moe <= layers, "n_layers_without_ffn and n_moe_layers must not exceed n_layers together")
-    need(linear + local <= layers, "n_linear_layers and n_window_layers must not exceed n_layers together")
-    if np.any(linear > 0) or a.linear_kind:
-        need(a.linear_kind in LINEAR_KINDS, f"linear_kind must be one of {', '.join(LINEAR_KINDS)}")
-        for key in ("linear_n_key_heads", "linear_n_value_heads", "linear_key_dim", "linear_value_dim", "linear_conv"):
-            need((linear == 0) | (n[key] > 0), f"{key} must be positive with linear layers")
-    need((n["index_topk"] == 0) | (n["n_index_layers"] > 0), "index_topk needs layers with an indexer")
-    need(n["n_sparse_layers"] <= layers - linear, "n_sparse_layers must not exceed the layers that attend")
-    need(n["n_index_layers"] <= n["n_sparse_layers"], "n_index_layers must not exceed n_sparse_layers")
-    return architecture

@@ -66,10 +66,10 @@ class Settings:
 
     def texts(self, key: str) -> list[str]:
         """The list of texts under `key`, empty where it is absent."""
-        value: Any = [] if (found := self.get(key)) is None else found
-        if not isinstance(value, list) or not all(isinstance(text, str) for text in cast("list[Any]", value)):
+        found = self.listed(key) or []
+        if not all(isinstance(text, str) for text in found):
             raise self.bad(key, "a list of texts")
-        return cast("list[str]", value)
+        return found
 
     def bad(self, key: str, wanted: str) -> InputError:
         return InputError(f"{self.called.get(key, key)} must be {wanted}, not {shown(self.get(key))}", where=self.where)
@@ -100,12 +100,17 @@ class Settings:
             raise self.bad(key, "true or false")
         return value
 
+    def listed(self, key: str) -> list[Any] | None:
+        """The list under `key`; None where it is absent, and [None] where there is something else."""
+        value: Any = self.get(key)
+        if value is None or isinstance(value, list):
+            return value
+        return [None]
+
     def flags(self, key: str, n_layers: int, names: Mapping[str, bool]) -> list[bool] | None:
         """What `names` makes of the entries of the list under `key`, one a layer; None where it is absent or empty."""
-        value = self.get(key)
-        if value is None or value == []:
+        if (entries := self.listed(key)) == [] or entries is None:
             return None
-        entries: list[Any] = list(cast("list[Any]", value)) if isinstance(value, list | tuple) else []
         if len(entries) != n_layers:
             raise self.bad(key, f"a list with one entry for each of {n_layers} layers")
         if not all(isinstance(entry, str | int) and str(entry) in names for entry in entries):
@@ -115,9 +120,8 @@ class Settings:
 
     def layer_numbers(self, key: str, first: int, last: int) -> set[int] | None:
         """The layers that a list names; None where it is absent."""
-        if (value := self.get(key)) is None:
+        if (entries := self.listed(key)) is None:
             return None
-        entries: list[Any] = list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]
         whole = (isinstance(entry, int) and not isinstance(entry, bool) for entry in entries)
         if not all(whole) or not all(first <= entry <= last for entry in entries):
             raise self.bad(key, f"a list of layer numbers from {first} to {last}")
@@ -277,13 +281,17 @@ def _number(settings: Settings, source: Any) -> Any:
 
 def _blocks(settings: Settings) -> Parts:
     """Nemotron-H has blocks of one kind each: those that mix tokens count as layers, and FFNs go with the layer before."""
-    letters = {"M": "linear", "*": "attention", "-": "dense_ffn", "E": "experts"}
+    letters = {
+        "M": Layer("linear", ""),
+        "*": Layer("attention", ""),
+        "-": Layer("", "dense_ffn"),
+        "E": Layer("", "experts"),
+    }
     words = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
     key = "hybrid_override_pattern"
-    pattern, lists = settings.get(key), [settings.get("layers_block_type"), settings.get("layer_types")]
+    pattern, listed = settings.get(key), settings.listed("layers_block_type") or settings.listed("layer_types")
     if pattern is None:
-        listed = next((cast("list[Any]", names) for names in lists if isinstance(names, list) and names), [])
-        pattern = "".join(words.get(str(name), "?") for name in listed)
+        pattern = "".join(words.get(str(name), "?") for name in listed or [])
         if pattern and len(pattern) != settings.integer("num_hidden_layers", default=len(pattern)):
             raise settings.bad(key, "absent, or as long as num_hidden_layers says")
     if not (isinstance(pattern, str) and pattern and set(pattern) <= set(letters) and len(pattern) <= MOST_LAYERS):
@@ -295,15 +303,13 @@ def _blocks(settings: Settings) -> Parts:
     config: Parts = {"num_hidden_layers": len(mixers) or None, "layers_block_type": None}
     config["layer_types"] = ["mamba" if letter == "M" else "attention" for letter in mixers]
     config["mlp_layer_types"] = ["sparse"] * n_moe + ["dense"] * (len(mixers) - n_moe)
-    kinds = (letters[letter] for letter in pattern)
-    blocks = [Layer(kind, "") if kind in ("linear", "attention") else Layer("", kind) for kind in kinds]
-    return {"config": config, "layers": blocks, "n_layers_without_ffn": bare}
+    return {"config": config, "layers": [letters[letter] for letter in pattern], "n_layers_without_ffn": bare}
 
 
 def _compress_ratios(settings: Settings) -> Parts:
     """DeepSeek-V4 compresses the cache of most layers; further entries are of layers that predict further tokens."""
-    n_layers, ratios = settings.integer("num_hidden_layers", most=MOST_LAYERS), settings.get("compress_ratios")
-    listed = cast("list[Any]", ratios)[:n_layers] if isinstance(ratios, list) else []
+    n_layers = settings.integer("num_hidden_layers", most=MOST_LAYERS)
+    listed = (settings.listed("compress_ratios") or [])[:n_layers]
     if len(listed) < n_layers or not all(ratio in (0, 4, 128) for ratio in listed):
         raise settings.bad("compress_ratios", f"a list of 0, 4 and 128 with an entry for each of {n_layers} layers")
     counts = dict.fromkeys(("n_compressed_layers", "n_sparse_layers", "n_index_layers"), listed.count(4))
@@ -314,9 +320,9 @@ def _one_for_all(settings: Settings) -> Parts:
     """Numbers that Hunyuan's configs may give a layer each must be one."""
     alike: Parts = {}
     for key in ("moe_topk", "num_shared_expert", "moe_intermediate_size"):
-        if isinstance(stated := settings.get(key), list):
-            entries = cast("list[Any]", stated)
-            if not entries or any(entry != entries[0] for entry in entries):
+        if isinstance(settings.get(key), list):
+            entries = settings.listed(key)
+            if not entries or entries.count(entries[0]) < len(entries):
                 raise settings.bad(key, "the same number in every layer")
             alike[key] = entries[0]
     return {"config": alike}

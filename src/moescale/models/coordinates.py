@@ -1,8 +1,8 @@
 """One model as N and E of several families: active parameters without embeddings, and how far its experts expand it.
 
-Laws count different things: "32 experts" of a top-1 and of a top-2 family are two models. What families share is the body,
-the parameters without embedding tables that one token meets, and the expansion X, the FFN weights of all experts over those
-that one token meets, over all layers. X is E for one expert a token in every layer, and 1 for a dense model.
+Laws count different things. What families share is the body, the parameters without embedding tables that one token
+meets, and the expansion X, the FFN weights of all experts over those that one token meets, over all layers; 1 for a
+dense model.
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ def of_architecture(architecture: Architecture) -> tuple[FloatArray, FloatArray]
 
 
 def expert_shape_of(architecture: Architecture) -> tuple[FloatArray, FloatArray]:
-    """Granularity, 8 d_model^2 over the parameters of a routed expert, and the shared experts' share of what a token meets.
-
-    A dense model has 1 and 0. Fields broadcast.
-    """
+    """Granularity, 8 d_model^2 over the parameters of a routed expert (1: dense), and the share of shared experts in what a token meets."""
     a, width = architecture, np.asarray(architecture.d_expert, dtype=np.float64)
     routed = (np.asarray(a.n_moe_layers) > 0) & (width > 0)
     width = np.where(routed, width, 1.0)
@@ -98,10 +95,7 @@ def _alike(a: Real, b: Real) -> tuple[FloatArray, FloatArray]:
 
 
 def in_family(family: ModelFamily, active_body: Real, expansion: Real) -> tuple[FloatArray, FloatArray]:
-    """N (dense-equivalent) and E of the family's models with this active body and X; the inverse of `model_of`.
-
-    E is real-valued; a model with X = 1 is dense, E = 1, although narrow experts of which a token meets all have X = 1, too.
-    """
+    """N (dense-equivalent) and E (real-valued) of the family's models with this active body and X; the inverse of `model_of`, dense at X = 1."""
     body, x = _alike(active_body, expansion)
     e = experts_at(family, x)
     if family.has_one_shape_factor:

@@ -1,8 +1,6 @@
 """The family of models that a law was fitted on: what its N counts, how N and E become parameters, FLOPs and a shape.
 
-A law's N means nothing without this. The paper's family (Yun et al. 2024) is top-2 with experts in every other layer; the
-runs of Ludziejewski et al. 2025 are top-1 with experts in every layer. Using one's accounting with the other's law wipes
-out the gain of the experts, so a plan takes all of it from the law.
+A law's N means nothing without this: one family's accounting with another's law wipes out the gain of the experts.
 """
 
 from __future__ import annotations
@@ -38,8 +36,7 @@ SQUARED = 1e-8  # relative, of a step of Newton's after which the next one is be
 class ModelFamily:
     """Models that differ in size and expert count only; widths and depth grow together (d_model / n_layers fixed).
 
-    N is the size of the dense model, whose FFN is `ffn_ratio` d_model wide, whatever the width of an expert. Raises InputError
-    where latent attention has key-value heads, or a positional part as wide as a head. The bounds are those of a law file.
+    N is the size of the dense model, whose FFN is `ffn_ratio` d_model wide. The bounds are those of a law file.
     """
 
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
@@ -75,8 +72,7 @@ class ModelFamily:
     def __post_init__(self) -> None:
         if self.convention not in CONVENTIONS:
             raise unknown_name("convention", self.convention, CONVENTIONS)
-        if self.kv_lora_rank and self.kv_heads is not None:
-            raise _no_groups(self.name)
+        _refuse_groups(self, self.kv_heads)
         if self.kv_lora_rank and self.qk_rope_head_dim >= self.head_dim:
             raise InputError("qk_rope_head_dim must be below head_dim", where=self.name)
         if self.q_lora_rank and not self.kv_lora_rank:
@@ -102,9 +98,10 @@ _FIELDS = [f.name for f in fields(ModelFamily)]
 UNUSUAL = tuple(_FIELDS[_FIELDS.index("expert_width") :])  # what the older families lack
 
 
-def _no_groups(family: str) -> InputError:
-    what = "latent attention holds one compressed key and value for all heads, not kv_heads of them"
-    return InputError(what, where=family, next_step="leave kv_heads out, or take a family of grouped queries")
+def _refuse_groups(family: ModelFamily, kv_heads: float | None) -> None:
+    if family.kv_lora_rank and kv_heads is not None:
+        what = "latent attention holds one compressed key and value for all heads, not kv_heads of them"
+        raise InputError(what, where=family.name, next_step="leave kv_heads out, or take a family of grouped queries")
 
 
 @cache
@@ -112,18 +109,16 @@ def families() -> dict[str, ModelFamily]:
     """Every family of the catalogue by name."""
     found: dict[str, ModelFamily] = {}
     for name, entry in catalogue.read("families.toml").items():
-        stated: dict[str, Any] = {key: value for key, value in entry.items() if key != "date"}
-        stated |= {"name": name, "ladder": tuple(entry.get("ladder", LADDER))}
-        found[name] = ModelFamily(**stated)
+        stated = {key: value for key, value in entry.items() if key not in ("date", "ladder")}
+        found[name] = ModelFamily(name=name, ladder=tuple(entry.get("ladder", LADDER)), **stated)
     return found
 
 
 def find_family(name: str) -> ModelFamily:
     """The family called `name`; InputError with the nearest names otherwise."""
-    known = families()
-    if name.lower() not in known:
-        raise unknown_name("family of models", name, known)
-    return known[name.lower()]
+    if (found := families().get(name.lower())) is None:
+        raise unknown_name("family of models", name, families())
+    return found
 
 
 def with_convention(family: ModelFamily, name: str) -> ModelFamily:
@@ -135,24 +130,18 @@ def _powers_of_width(family: ModelFamily, d_model: FloatArray) -> tuple[FloatArr
     """a, b, c of N = a d^3 + b d^2 + c d around the width `d_model`: layers, grouped keys and values, embeddings."""
     per_layer = family.d_model_per_layer
     embeddings = family.embedding_matrices * family.vocab_size
-    if family.kv_lora_rank:
-        square, linear = _latent_attention(family)
+    if family.kv_lora_rank:  # `operations.attention_products` over the width
+        heads, value = family.attention_ratio / family.head_dim, family.v_head_dim or family.head_dim  # heads a channel
+        rank, expanded = family.kv_lora_rank, family.head_dim - family.qk_rope_head_dim + value
+        square, linear = heads * (value + family.head_dim), rank + family.qk_rope_head_dim + heads * rank * expanded
+        if family.q_lora_rank:
+            square, linear = heads * value, linear + family.q_lora_rank * (1.0 + heads * family.head_dim)
         return (square + family.ffn_matrices * family.ffn_ratio) / per_layer, linear / per_layer, embeddings
     if family.kv_heads is None:
         return family.layer_multiple / per_layer, 0.0, embeddings
     grouped = d_model * family.attention_ratio > family.kv_heads * family.head_dim
     cubic = (family.layer_multiple - np.where(grouped, 2.0 * family.attention_ratio, 0.0)) / per_layer
     return cubic, np.where(grouped, 2.0 * family.kv_heads * family.head_dim / per_layer, 0.0), embeddings
-
-
-def _latent_attention(family: ModelFamily) -> tuple[float, float]:
-    """a, b of the a d^2 + b d parameters of a layer's latent attention: `operations.attention_products` over the width d."""
-    heads, value = family.attention_ratio / family.head_dim, family.v_head_dim or family.head_dim  # heads a channel
-    rank, expanded = family.kv_lora_rank, family.head_dim - family.qk_rope_head_dim + value
-    linear = rank + family.qk_rope_head_dim + heads * rank * expanded
-    if family.q_lora_rank:
-        return heads * value, linear + family.q_lora_rank * (1.0 + heads * family.head_dim)
-    return heads * (value + family.head_dim), linear
 
 
 def width(family: ModelFamily, n_params: Real) -> FloatArray:
@@ -198,10 +187,7 @@ def width_elasticity(family: ModelFamily, n_params: FloatArray) -> FloatArray:
 
 
 def expert_ffns(family: ModelFamily, experts: Real) -> tuple[FloatArray, FloatArray]:
-    """FFNs that a MoE layer holds and that a token meets there, shared ones in both; same shape.
-
-    Both are in units of a dense layer's FFN, and 1 for a dense model, which is E = 1 in every family.
-    """
+    """FFNs that a MoE layer holds and that a token meets there, shared ones in both, in units of a dense layer's; 1 at E = 1. Same shape."""
     e = np.asarray(experts, float)
     held, met = (family.expert_width * (n + family.shared_experts) for n in (e, np.minimum(family.top_k, e)))
     dense = e == 1.0
@@ -240,8 +226,7 @@ def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
 def elasticity(family: ModelFamily, n_params: Real, size: Real) -> FloatArray:
     """d ln size / d ln N of a count of parameters, such as n_active, given its value at `n_params`. Arguments broadcast.
 
-    Every count is N (1 + m c) with the share c of N that an FFN adds and m free of N; d ln c / d ln N is
-    3 d ln d_model / d ln N - 1, which is 0 where N is a multiple of d_model^3.
+    Every count is N (1 + m c) with the share c of N that an FFN adds; d ln c / d ln N is 3 d ln d_model / d ln N - 1.
     """
     n = np.asarray(n_params, float)
     if family.has_one_shape_factor:
@@ -270,11 +255,9 @@ def architecture(
 ) -> Architecture:
     """The real-valued shape of each model; `n_params` and `experts` broadcast.
 
-    `kv_heads` sets what the cache holds a layer and leaves the parameters those of the law's family, as the paper does; a
-    family's own `kv_heads` shrinks its key and value matrices as well. `vocab_size` adds an input and an output table of so
-    many rows that N does not count; without it the tables are those that N counts.
-    Raises InputError unless sizes are finite and positive, and experts, kv_heads and top_k finite and at least 1, and for
-    kv_heads with latent attention, whose cache they do not set.
+    `kv_heads` sets what the cache holds a layer and leaves the parameters as they are, as the paper does. `vocab_size`
+    adds an input and an output table of so many rows that N does not count. Raises InputError for sizes out of bounds,
+    and for kv_heads with latent attention.
     """
     n, e = np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))
     k = float(family.top_k if top_k is None else top_k)
@@ -284,8 +267,7 @@ def architecture(
     for name, values in (("experts", e), ("top_k", k), ("kv_heads", 1.0 if cached is None else cached)):
         if not np.all((np.asarray(values) >= 1) & (np.asarray(values) < np.inf)):
             raise InputError(f"{name} must be finite and at least 1", where=family.name)
-    if family.kv_lora_rank and cached is not None:
-        raise _no_groups(family.name)
+    _refuse_groups(family, cached)
     d = width(family, n)
     layers, heads = d / family.d_model_per_layer, family.attention_ratio * d / family.head_dim
     expert = family.expert_width * family.ffn_ratio * d
@@ -318,11 +300,7 @@ def match_family(
     top_k: FloatArray | None = None,
     n_params_total: FloatArray | None = None,
 ) -> tuple[ModelFamily, list[str]]:
-    """The catalogue family that a table of runs belongs to, by its top_k and total-parameter columns, and remarks.
-
-    Families without a dataset are shapes that no law was fitted on, and no candidates. All arrays are (n,). Dense runs are of
-    the catalogue's dense family. Without either column other runs are taken for the paper's family, and the remark says so.
-    """
+    """The catalogue family that a table of runs, all arrays (n,), belongs to, by its top_k and total-parameter columns, and remarks."""
     if (experts == 1.0).all():
         return find_family("dense"), []
     # N of the runs is a dense-equivalent size: families whose law counts all experts are for --family to name.
@@ -335,14 +313,16 @@ def match_family(
     scores: dict[str, float] = {}
     for name, family in known.items():
         # The cells of dense runs may be empty.
-        met = None if top_k is None else np.where(experts == 1.0, 1.0, np.minimum(top_k, experts))
-        unlike_k = 0.0 if met is None else np.mean(met != np.minimum(family.top_k, experts))
-        off = 0.0 if n_params_total is None else np.abs(np.log(n_params_total / n_total(family, n_params, experts)))
-        scores[name] = float(unlike_k) + float(np.median(off))
+        scores[name] = 0.0
+        if top_k is not None:
+            met = np.where(experts == 1.0, 1.0, np.minimum(top_k, experts))
+            scores[name] += float(np.mean(met != np.minimum(family.top_k, experts)))
+        if n_params_total is not None:
+            off = np.abs(np.log(n_params_total / n_total(family, n_params, experts)))
+            scores[name] += float(np.median(off))
     best = min(scores, key=lambda name: scores[name])
-    if scores[best] <= 0.05:
-        return known[best], []
-    return known[best], [
+    remark = (
         f"no family of the catalogue matches top_k and n_params_total of the runs (closest: {best}); a plan with this "
         f"law counts parameters and FLOPs as for {best}; for another family, set --family"
-    ]
+    )
+    return known[best], [] if scores[best] <= 0.05 else [remark]

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from moescale.errors import InputError, unknown_name
 from moescale.io.json_text import read_object
-from moescale.models.architecture import Architecture, validate
+from moescale.models.architecture import Architecture
 from moescale.models.config_parts import Settings, read_type, shown, type_rows, type_table
 from moescale.models.quantisation import CheckpointWeights, read_weights
 
@@ -42,13 +42,9 @@ class Checkpoint:
 def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture:
     """The architecture that a Hugging Face config states: a mapping, a config.json, or the folder that holds one.
 
-    Reads the model types of catalogue/model_types.toml as transformers 5 builds them (absent optional keys take its defaults), and of a
-    model that also sees or hears (llama4, qwen3_5_moe, gemma4 ..) the text model, under text_config. Layers for the prediction
-    of further tokens (num_nextn_predict_layers of DeepSeek-V3) are left out, as the published 671B leaves them out and servers do
-    unless told otherwise; attention in chunks (llama4) counts as a window of a chunk, which it is at the chunk's end.
-
-    Raises InputError for a file that cannot be read, another model_type, a missing or impossible value; the message
-    names file and key. Fields of another architecture are warned of (UserWarning).
+    Reads the model types of catalogue/model_types.toml as transformers 5 builds them, and of a model that also sees or
+    hears the text model. Layers for the prediction of further tokens are left out; attention in chunks (llama4) counts
+    as a window. Raises InputError that names file and key; fields of another architecture are warned of (UserWarning).
     """
     checkpoint = read_config(config)
     for remark in checkpoint.remarks:
@@ -57,11 +53,7 @@ def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture
 
 
 def read_config(config: Mapping[str, Any] | str | PathLike[str]) -> Checkpoint:
-    """The architecture as from_config reads it, with the format of the weights, and remarks in place of warnings.
-
-    quantization_config of the config, or a hf_quant_config.json beside it, states the format; `weights.format` is None
-    where it says something that is not known here. Raises InputError as from_config does.
-    """
+    """The architecture as from_config reads it, with the format of the weights, and remarks in place of warnings."""
     if isinstance(config, Mapping):
         return _checkpoint(config, "config", None)
     settings, file = _load(Path(config))
@@ -76,7 +68,6 @@ def _load(path: Path) -> tuple[Mapping[str, Any], Path]:
 
 
 def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Checkpoint:
-    """`quantisation` is what the file or the model around it says of the weights."""
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         what = "model_type is missing" if model_type is None else "model_type must be a text"
@@ -104,16 +95,17 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     settings = Settings(config, where)
     name = config.get("_name_or_path")
     parts, layers = read_type(settings, model_type)
-    built = validate(Architecture(**parts, name=name if isinstance(name, str) and name else model_type), where)
+    built = Architecture(**parts, name=name if isinstance(name, str) and name else model_type)
+    if built.d_ffn == 0 and built.n_moe_layers + built.n_layers_without_ffn < built.n_layers:
+        raise InputError("d_ffn must be positive in layers without experts", where=where)
+    if built.index_topk > 0 and built.n_index_layers == 0:
+        raise InputError("index_topk needs layers with an indexer", where=where)
     weights, quantised = read_weights(config, quantisation, built, layers, where)
     built = replace(built, quantised=quantised)
     positions = config.get("max_position_embeddings")
-    return Checkpoint(
-        architecture=built,
-        weights=weights,
-        remarks=_remarks(settings, model_type),
-        max_position_embeddings=positions if isinstance(positions, int) and positions > 0 else None,
-    )
+    positions = positions if isinstance(positions, int) and positions > 0 else None
+    remarks = _remarks(settings, model_type)
+    return Checkpoint(architecture=built, weights=weights, remarks=remarks, max_position_embeddings=positions)
 
 
 def _remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
@@ -132,17 +124,13 @@ def _remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
     stated = cast("list[Any]", names)[0] if isinstance(names, list) and names else None
     prefixes = type_rows()[model_type].get("classes", ["".join(part.capitalize() for part in model_type.split("_"))])
     if isinstance(stated, str) and not re.match(rf"({'|'.join(prefixes)})(For|Model|Text|$)", stated):
-        found.append(
-            f"{settings.where}: architectures says {shown(stated)}, which is not model_type {model_type}; the model is "
-            f"priced as {model_type}"
-        )
+        what = f"architectures says {shown(stated)}, which is not model_type {model_type}"
+        found.append(f"{settings.where}: {what}; the model is priced as {model_type}")
     return tuple(found)
 
 
 def _says_something(key: str, value: Any) -> bool:
     """Whether a value is more than the way to write "none" or "one"; switches and names say nothing of a shape."""
-    if isinstance(value, list):
-        return bool(cast("list[Any]", value))
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return value > (0 if "shared" in key else 1)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value > (0 if "shared" in key else 1)
+    return isinstance(value, list) and bool(cast("list[Any]", value))

@@ -99,6 +99,10 @@ class Attention:
             return self.layers * context
         return self.layers * context - self.window_layers * np.maximum(context - self.window, 0.0)
 
+    def held_bytes(self, context: Real, bytes_per_element: Real) -> FloatArray:
+        """Bytes of cache of a request in all layers; of a window no more than that."""
+        return self.held(context) * self.cached_elements * bytes_per_element
+
     def with_chosen_window(self) -> Attention:
         """The same with windows of as many tokens as sparse layers choose; itself where there are none."""
         return replace(self, window_layers=self.sparse_layers, window=self.chosen) if some(self.chosen) else self
@@ -112,10 +116,10 @@ class Indexer:
     heads: Real
     head_dim: Real
 
-    @property
-    def cached_bytes(self) -> Real:
-        """Bytes that one token leaves in all layers."""
-        return self.layers * np.where(np.asarray(self.layers) > 0, np.asarray(self.head_dim) + INDEX_SCALE_BYTES, 0.0)
+    def held_bytes(self, context: Real, bytes_per_element: Real) -> FloatArray:
+        """Bytes of cache of a request in all layers, whatever the rest of it is held in."""
+        element_bytes = np.where(np.asarray(self.layers) > 0, np.asarray(self.head_dim) + INDEX_SCALE_BYTES, 0.0)
+        return context * (self.layers * element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +145,7 @@ class State:
         """Channels of the convolution."""
         return self.values if self.kind == "mamba" else 2.0 * self.keys + self.values
 
-    @property
-    def cached_bytes(self) -> Real:
+    def held_bytes(self, context: Real, bytes_per_element: Real) -> FloatArray:
         """Bytes that a request holds in all layers, however long it is: the state, and what the convolution sees."""
         seen = np.maximum(np.asarray(self.conv) - 1.0, 0.0) * self.conv_channels
         return self.layers * (self.element_bytes * self.elements + CONV_BYTES * seen)
@@ -160,8 +163,8 @@ def operations(
 ) -> tuple[Operation, ...]:
     """What one token meets in all layers, but for the lookup of its embedding, on one of `tensor_parallel` GPUs.
 
-    The routed experts are spread over `expert_gpus` (None: as many), in `expert_parallel` groups that hold whole ones; None: one
-    group, whose number of experts may be any real number.
+    The routed experts are spread over `expert_gpus` (None: as many), in `expert_parallel` groups that hold whole ones;
+    None: one group, whose number of experts may be any real number.
     """
     t = tensor_parallel
     found = [*(_compressed_attention(a, t) if some(a.compressed_tokens) else _attention(a, t)), *_states(a, t)]
@@ -171,14 +174,17 @@ def operations(
         found += _experts(a, t, t if expert_gpus is None else expert_gpus, expert_parallel)
     if some(a.residual_streams):
         m = a.residual_streams
-        mixed = (2.0 + m) * m
-        found.append(Product("residual", 2.0 * a.n_layers, mixed, m * a.d_model, mixed + 3.0))
-        found.append(Product("residual", 1.0, m, m * a.d_model, m + 1.0))
-    norms = a.norms_per_layer * a.n_layers - a.n_layers_without_ffn + 1.0
-    found.append(Vectors("norms", norms * a.d_model))
+        for times, mixed, biases in ((2.0 * a.n_layers, (2.0 + m) * m, 3.0), (1.0, m, 1.0)):
+            found.append(Product("residual", times, mixed, m * a.d_model, mixed + biases))
+    found.append(Vectors("norms", (a.norms_per_layer * a.n_layers - a.n_layers_without_ffn + 1.0) * a.d_model))
     if some(a.vocab_size):
         found.append(Product("lm_head", 1.0, a.vocab_size / t, a.d_model))
     return tuple(found)
+
+
+def _shared(heads: Real, gpus: Real) -> FloatArray:
+    """Heads on one of so many GPUs, which replicate the last one."""
+    return np.maximum(np.asarray(heads) / gpus, np.minimum(heads, 1.0))
 
 
 def attention_products(a: Architecture, heads: Real | None = None) -> list[Product]:
@@ -194,11 +200,8 @@ def _ffn(
     d, up = a.d_model, (a.ffn_matrices - 1) * width
     if part == "experts" and some(a.d_expert_model):
         d = np.where(np.asarray(a.d_expert_model) > 0, a.d_expert_model, d)
-    biases = (up, a.d_model) if bias else (0.0, 0.0)
-    return [
-        Product(part, times, up, d, biases[0], held=held, met=met),
-        Product(part, times, d, width, biases[1], closes=True, held=held, met=met),
-    ]
+    into = Product(part, times, up, d, up if bias else 0.0, held=held, met=met)
+    return [into, Product(part, times, d, width, a.d_model if bias else 0.0, closes=True, held=held, met=met)]
 
 
 def _experts(a: Architecture, t: Real, expert_gpus: Real, groups: Real | None) -> Iterator[Operation]:
@@ -250,7 +253,7 @@ def index_products(a: Architecture) -> list[Product]:
 
 def _attention_of_one_kind(a: Architecture, t: Real) -> Iterator[Operation]:
     layers, d, qk = a.n_layers, a.d_model, a.head_dim
-    heads, kv_heads = a.n_heads / t, np.maximum(a.n_kv_heads / t, np.minimum(a.n_kv_heads, 1.0))
+    heads, kv_heads = a.n_heads / t, _shared(a.n_kv_heads, t)
     value = np.where(np.asarray(a.v_head_dim) > 0, a.v_head_dim, qk) if some(a.v_head_dim) else qk
     rank, query_rank, rope = a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim
     windows = (a.n_window_layers, a.window_tokens, a.n_sparse_layers, a.index_topk, a.attention_gate)
@@ -304,36 +307,26 @@ def _compressed_attention(a: Architecture, t: Real) -> Iterator[Operation]:
 
 
 def _states(a: Architecture, t: Real) -> Iterator[Operation]:
-    """Linear layers as transformers builds them.
-
-    A gated delta net projects queries, keys, values, gates and, in a product of their own, two scalars a head; Mamba-2 without
-    the gate's second scalar, its values, gates, B, C and time step; KDA its decay, a channel each, and its gate through a narrow
-    projection; Mamba the time step, B and C from the values.
-    """
+    """Linear layers as transformers builds them."""
     if not some(a.n_linear_layers):
         return
     kind, layers, d, rank, key_dim = a.linear_kind, a.n_linear_layers, a.d_model, a.linear_rank, a.linear_key_dim
-    key_heads, heads = (
-        np.maximum(np.asarray(n) / t, np.minimum(n, 1.0)) for n in (a.linear_n_key_heads, a.linear_n_value_heads)
-    )
+    key_heads, heads = (_shared(n, t) for n in (a.linear_n_key_heads, a.linear_n_value_heads))
     k, v = key_heads * key_dim, heads * a.linear_value_dim
     state = State(kind, layers, k, v, heads, key_dim, a.linear_conv, a.linear_state_bytes)
     yield state
-    # Outputs and inputs of the products before the last; weights of convolution, decay, time step, skip; those of norms, of
-    # a head's values, of all values, or of time step, B and C (Jamba).
+    channels = state.conv_channels
+    # Outputs and inputs of the products before the last: queries, keys, values, gates, and scalars a head (KDA: a decay a channel, and
+    # its gate through a narrow projection); weights of convolution, decay, time step, skip; and of norms.
     whole_value = np.asarray(a.linear_value_dim, dtype=np.float64)
     of_kind: dict[str, tuple[tuple[tuple[Real, Real], ...], Real, Real]] = {
         "gated-delta": (((2.0 * k + 2.0 * v, d), (2.0 * heads, d)), 2.0 * heads, whole_value),
         "kda": (((2.0 * k + v + heads + 2.0 * rank, d), (k, rank), (v, rank)), heads + k, whole_value),
-        "mamba2": (
-            ((2.0 * k + 2.0 * v + heads, d),),
-            state.conv_channels + 3.0 * heads,
-            whole_value * a.linear_n_value_heads,
-        ),
+        "mamba2": (((2.0 * (k + v) + heads, d),), channels + 3.0 * heads, whole_value * a.linear_n_value_heads),
         "mamba": (((2.0 * v, d), (rank + 2.0 * key_dim, v), (v, rank)), v * (3.0 + key_dim), rank + 2.0 * key_dim),
     }
     products, vectors, norms = of_kind[kind]
     for n, inputs in (*products, (d, v)):
         yield Product("states", layers, n, inputs)
-    yield Vectors("states", layers * (a.linear_conv * state.conv_channels + vectors))
+    yield Vectors("states", layers * (a.linear_conv * channels + vectors))
     yield Vectors("norms", layers * norms)

@@ -5,6 +5,7 @@ Everything broadcasts over the fields of the architecture and the other argument
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -44,24 +45,28 @@ class ParameterCount:
 STATE_FLOPS = 6.0  # of a linear layer a token and element of its state: read by the key, updated, read by the query
 # Which number of a ParameterCount, and which field of Quantised, a part of the operations belongs to; the others by their name.
 _COUNTED = {"states": "attention", "indexer": "attention", "expert_projection": "router", "residual": "router"}
+NAMES = ("attention", "dense_ffn", "shared_experts", "router", "norms", "experts", "active_experts", "lm_head")
+
+
+def _with_parameters(a: Architecture) -> Iterator[Product | Vectors]:
+    """The operations whose parameters count: of the paper's abstraction no routers and norms, and keys of all heads."""
+    for op in operations(replace(a, n_kv_heads=a.n_heads) if a.matrices_only else a):
+        if isinstance(op, Product | Vectors) and not (a.matrices_only and op.part in ("router", "norms")):
+            yield op
 
 
 def count_parameters(architecture: Architecture) -> ParameterCount:
     """Parameters of `architecture` by part, as transformers builds it; float64 holds every count exactly up to 9e15."""
-    a = architecture
-    a = replace(a, n_kv_heads=a.n_heads) if a.matrices_only else a
-    names = ("attention", "dense_ffn", "shared_experts", "router", "norms", "experts", "active_experts", "lm_head")
-    parts: dict[str, Real] = dict.fromkeys(names, np.zeros(()))
-    for op in operations(a):
-        if isinstance(op, Product | Vectors) and not (a.matrices_only and op.part in ("router", "norms")):
-            name = _COUNTED.get(op.part, op.part)
-            parts[name] = parts[name] + (op.params + op.biases if isinstance(op, Product) else op.params)
+    parts: dict[str, Real] = dict.fromkeys(NAMES, np.zeros(()))
+    for op in _with_parameters(architecture):
+        name = _COUNTED.get(op.part, op.part)
+        parts[name] = parts[name] + (op.params + op.biases if isinstance(op, Product) else op.params)
         if isinstance(op, Product) and op.part == "experts":
             parts["active_experts"] = parts["active_experts"] + op.met_params + op.times * op.met * op.bias
-    parts["embedding"] = parts.pop("lm_head") * (1.0 if a.tied_embeddings else 2.0)
-    rest = parts["embedding"] + sum(parts[name] for name in names[:5])
+    parts["embedding"] = parts.pop("lm_head") * (1.0 if architecture.tied_embeddings else 2.0)
+    rest = parts["embedding"] + sum(parts[name] for name in NAMES[:5])
     parts |= {"total": rest + parts["experts"], "active": rest + parts["active_experts"]}
-    whole = shape_of(a)
+    whole = shape_of(architecture)
     return ParameterCount(**{name: np.array(np.broadcast_to(part, whole)) for name, part in parts.items()})
 
 
@@ -69,23 +74,21 @@ parts_of = lru_cache(maxsize=64)(count_parameters)  # of numbers alone: a search
 
 
 def active_matmul_params(architecture: Architecture) -> FloatArray:
-    """Parameters that one token is multiplied with: those it meets, without norms and biases, and without the input
-    embedding, which is looked up; the output projection counts, tied or not.
+    """Parameters that one token is multiplied with: those it meets, without norms, biases and the input embedding.
+
+    The output projection counts, tied or not, and so do a convolution and the gate of shared experts.
     """
-    a, total = architecture, np.zeros(shape_of(architecture))
-    for op in operations(replace(a, n_kv_heads=a.n_heads) if a.matrices_only else a):
-        if isinstance(op, Product) and not (a.matrices_only and op.part == "router"):
+    total = np.zeros(shape_of(architecture))
+    for op in _with_parameters(architecture):
+        if isinstance(op, Product):
             total = total + op.met_params
-        elif isinstance(op, Vectors) and op.part in ("states", "router"):  # a convolution and a gate multiply, too
+        elif op.part in ("states", "router"):
             total = total + op.params
     return total
 
 
 def dense_equivalent_params(architecture: Architecture) -> FloatArray:
-    """N: parameters without embeddings, norms and routers of the same model with one FFN where it has experts.
-
-    That FFN is `d_ffn` wide; where no width is given, as wide as all that one token meets, shared experts included.
-    """
+    """N: parameters without embeddings, norms and routers with one FFN in place of experts, of d_ffn or of what one token meets."""
     a = architecture
     width = np.where(np.asarray(a.d_ffn) > 0, a.d_ffn, np.asarray(a.top_k) * a.d_expert + a.d_shared_expert)
     counted = count_parameters(replace(a, n_moe_layers=0.0, d_ffn=width))
@@ -97,9 +100,8 @@ def training_flops_per_token(
 ) -> FloatArray:
     """FLOPs to train on one token: 6 times `params` (None: those that a token is multiplied with, active_matmul_params).
 
-    A positive `sequence_tokens` adds causal attention over sequences of that length, 6 l (n_heads head_dim) T: half of all
-    pairs (Kaplan et al. 2020, section 2.1); of layers with a window of W < T tokens W/T (2 - W/T) of those. Linear layers do
-    not grow with T. Sparse attention counts all pairs.
+    A positive `sequence_tokens` adds causal attention over sequences of that length T, 6 l (n_heads head_dim) T (Kaplan
+    et al. 2020, section 2.1), with a window of W < T tokens W/T (2 - W/T) of it. Sparse attention counts all pairs.
     """
     sequence = np.asarray(sequence_tokens, dtype=np.float64)
     flops = 6.0 * np.asarray(active_matmul_params(architecture) if params is None else params)
@@ -116,10 +118,7 @@ def training_flops_per_token(
 
 
 def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> FloatArray:
-    """Experts of a layer that a batch of `tokens` touches on average: E (1 - (1 - K/E)^tokens), uniform routing.
-
-    Accurate for tiny K/E times tokens and for huge batches; K above E counts as E; the arguments broadcast.
-    """
+    """Experts of a layer that a batch of `tokens` touches on average: E (1 - (1 - K/E)^tokens), uniform routing; all broadcast."""
     experts, k, batch = (np.asarray(value, dtype=np.float64) for value in (n_experts, top_k, tokens))
     share = np.minimum(k / experts, 1.0)
     everywhere = share >= 1.0  # where the logarithm below would be infinite
@@ -129,16 +128,13 @@ def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> Flo
 
 
 def layers_share(architecture: Architecture, pipeline_parallel: Real) -> FloatArray:
-    """Share of the layers in the fullest stage: whole layers, as even as they go; 1 for one stage."""
+    """Share of the layers in the fullest stage: whole layers, as even as they go."""
     layers, stages = (np.asarray(n, dtype=np.float64) for n in (architecture.n_layers, pipeline_parallel))
     return np.where(stages > 1, np.ceil(layers / stages * (1.0 - 1e-12)) / layers, 1.0)
 
 
 def fullest_stage(architecture: Architecture, pipeline_parallel: Real) -> Architecture:
-    """The model as the fullest of so many stages holds it; one stage is the model itself.
-
-    It has as many layers with experts as it can, and its even share of the layers of other kinds.
-    """
+    """The model as the fullest of so many stages holds it: as many layers with experts as it can, its even share of the others."""
     if not np.any(np.asarray(pipeline_parallel) > 1):
         return architecture
     share = layers_share(architecture, pipeline_parallel)
@@ -156,13 +152,11 @@ def weight_bytes_per_gpu(
     attention_dp: Real = 1.0,
     pipeline_parallel: Real = 1.0,
 ) -> FloatArray:
-    """Bytes of all weights, or on the fullest of `tensor_parallel` GPUs, split as models/operations.py says; arguments broadcast.
+    """Bytes of weights on the fullest of `tensor_parallel` GPUs, split as models/operations.py says; arguments broadcast.
 
-    With `attention_dp` groups, each splits all but the routed experts over its own tensor_parallel / attention_dp GPUs. Of
-    `pipeline_parallel` stages, each on so many GPUs, it is the fullest one (`fullest_stage`), with one embedding table: the
-    first stage holds the input's, the last one the output's. Below two bytes, `bytes_per_param` holds for the matrices that
-    `architecture.quantised` names; the rest stays at UNQUANTISED_BYTES, as in published checkpoints. Shapes of
-    `matrices_only` are split evenly, and hold all in these bytes.
+    Each of `attention_dp` groups splits all but the routed experts over its own GPUs. Of `pipeline_parallel` stages, each on so
+    many GPUs, it is the `fullest_stage`, with one embedding table. Below two bytes, `bytes_per_param` holds for the matrices
+    that `architecture.quantised` names alone. Shapes of `matrices_only` are split evenly, and hold all in these bytes.
     """
     t, groups, stages = (np.asarray(n, np.float64) for n in (tensor_parallel, attention_dp, pipeline_parallel))
     a = fullest_stage(architecture, stages)
@@ -190,28 +184,14 @@ def share_taken(quantised: Quantised, part: str) -> float:
 
 def kv_bytes_per_token(architecture: Architecture, bytes_per_element: Real = 2.0) -> FloatArray:
     """Bytes of keys and values that one further token of context holds in all layers (2.0: bf16), until windows are full."""
-    total = np.zeros(())
-    for op in operations(architecture):
-        if isinstance(op, Attention):
-            total = total + op.layers * op.cached_elements * bytes_per_element
-        elif isinstance(op, Indexer):
-            total = total + op.cached_bytes
-    return total
+    growing = (op for op in operations(architecture) if isinstance(op, Attention | Indexer))
+    return sum((op.held_bytes(1.0, bytes_per_element) for op in growing), start=np.zeros(()))
 
 
 def kv_bytes_per_request(
     architecture: Architecture, context_tokens: Real, bytes_per_element: Real = 2.0, tensor_parallel: Real = 1.0
 ) -> FloatArray:
-    """Bytes of cache that one request of `context_tokens` tokens holds on each of `tensor_parallel` GPUs.
-
-    Layers with a window hold no more than the window, linear layers their state of constant size.
-    """
-    total, context = np.zeros(()), np.asarray(context_tokens, dtype=np.float64)
-    for op in operations(architecture, tensor_parallel):
-        if isinstance(op, Attention):
-            total = total + op.held(context) * op.cached_elements * bytes_per_element
-        elif isinstance(op, Indexer):
-            total = total + context * op.cached_bytes
-        elif isinstance(op, State):
-            total = total + op.cached_bytes
-    return total
+    """Bytes of cache that one request of `context_tokens` tokens holds on each of `tensor_parallel` GPUs."""
+    context = np.asarray(context_tokens, dtype=np.float64)
+    caches = (op for op in operations(architecture, tensor_parallel) if isinstance(op, Attention | Indexer | State))
+    return sum((op.held_bytes(context, bytes_per_element) for op in caches), start=np.zeros(()))

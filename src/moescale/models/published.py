@@ -36,9 +36,7 @@ class Shape:
     weights: CheckpointWeights | None = None  # as they were released; None: they were not
     trained_in: Literal["bf16", "fp8"] | None = None  # of pre-training's products, where the authors state it
     trained_in_source: str = ""
-    context_tokens: int | None = (
-        None  # the longest sequence that it was made for; None: the catalogue does not state it
-    )
+    context_tokens: int | None = None  # the longest sequence that it was made for, where the catalogue states it
     hf: tuple[str, ...] = ()  # names at Hugging Face beside ORGANISATION/NAME
 
     def digit(self, figure: str) -> float:
@@ -49,11 +47,8 @@ class Shape:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready: what the authors state, and where."""
-        stated: dict[str, object] = {
-            "name": self.architecture.name,
-            "published_total": self.published_total,
-            "published_active": self.published_active,
-        }
+        stated: dict[str, object] = {"name": self.architecture.name, "published_total": self.published_total}
+        stated["published_active"] = self.published_active
         if self.tokens is not None:
             stated |= {"tokens": self.tokens, "tokens_source": self.tokens_source}
         if self.weights is not None:
@@ -93,25 +88,17 @@ def published_shapes() -> dict[str, Shape]:
 
 
 @cache
-def _names() -> dict[str, str]:
-    listed = {_last_part(alias): name for name, shape in published_shapes().items() for alias in shape.hf}
-    return listed | {name.lower(): name for name in published_shapes()}
-
-
-def _last_part(name: str) -> str:
-    return name.strip().lower().rpartition("/")[2]
+def _by_name() -> dict[str, Shape]:
+    listed = {alias.lower().rpartition("/")[2]: shape for shape in published_shapes().values() for alias in shape.hf}
+    return listed | {name.lower(): shape for name, shape in published_shapes().items()}
 
 
 def find_shape(name: str) -> Shape:
-    """The published model of this name, its own or that at Hugging Face, with or without the organisation.
-
-    `llama-3.1-8b`, `meta-llama/Llama-3.1-8B` and `Llama-3.1-8B-Instruct` are one shape; capitals do not matter. Raises
-    UnknownNameError, with the nearest names.
-    """
-    if (found := _names().get(_last_part(name))) is None:
+    """The published model of this name, its own or that at Hugging Face, with or without the organisation; raises UnknownNameError."""
+    if (found := _by_name().get(name.strip().lower().rpartition("/")[2])) is None:
         other = "any other as --config CONFIG.json, or --n-params and --experts"
         raise unknown_name("published model", name, published_shapes(), otherwise=other)
-    return published_shapes()[found]
+    return found
 
 
 def shapes() -> dict[str, Architecture]:
@@ -125,10 +112,7 @@ def shapes_of_hl() -> dict[str, Architecture]:
 
 
 def hl_coefficient(architectures: Iterable[Architecture]) -> tuple[float, FloatArray]:
-    """mu of h l = mu N^(2/3), d_model times n_layers of real shapes, and each one's relative error (fitted over actual, minus one).
-
-    Least squares on the logarithms with the exponent fixed (paper's appendix B and figure 9). Raises InputError without a shape.
-    """
+    """mu of h l = mu N^(2/3) (paper's appendix B), by least squares on logarithms, and the relative error of each shape's d_model n_layers."""
     given = list(architectures)
     if not given:
         raise InputError("no architecture to fit h l = mu N^(2/3) to", next_step="pass at least one, or shapes()")

@@ -225,25 +225,41 @@ def _attention_matrices(a: Architecture) -> dict[str, Real]:
     return sizes | {"o_proj": heads * value * d}
 
 
-def _layer_matrices(a: Architecture, places: Mapping[str, Any], layer: Layer) -> Iterator[tuple[str, str, float]]:
-    """Part (a field of Quantised), name and parameters of the matrices of one layer."""
-    if layer.mixer:
-        sizes = _linear_matrices(a) if layer.mixer == "linear" else _attention_matrices(a)
-        for name, params in sizes.items():
-            yield "attention", f"{places[layer.mixer]}.{name}", float(params)
-    shared = layer.ffn == "experts" and a.d_shared_expert
-    for part in filter(None, (layer.ffn, "shared_experts" if shared else "")):
-        by_letter = part == "experts" and places.get("w_named")
-        names = ("w1", "w3", "w2") if by_letter else ("gate_proj", "up_proj", "down_proj")
-        for name in names[3 - a.ffn_matrices :]:
-            yield part, f"{places[part]}.{name}", 1.0  # all have one size
+MIXERS: dict[str, Callable[[Architecture], Mapping[str, Real]]] = {
+    "attention": _attention_matrices,
+    "linear": _linear_matrices,
+}
 
 
-def _shares(matrices: Iterable[tuple[str, float, float]]) -> tuple[Quantised, float]:
-    """How much of each part is quantised, and the least bytes a weight: of part, parameters and bytes of each matrix."""
+def _matrices(
+    a: Architecture, places: Mapping[str, Any], layers: list[Layer], *, lm_head: bool
+) -> Iterator[tuple[str, float, tuple[str, ...]]]:
+    """Part (a field of Quantised), parameters and ways to write the name of every matrix; those of an FFN have one size."""
+    mixers = {kind: of(a) for kind, of in MIXERS.items() if any(layer.mixer == kind for layer in layers)}
+    for number, layer in enumerate(layers):
+        found = [("attention", float(size), layer.mixer, name) for name, size in mixers.get(layer.mixer, {}).items()]
+        shared = ["shared_experts"] if layer.ffn == "experts" and a.d_shared_expert else []
+        for part in [layer.ffn, *shared] if layer.ffn else []:
+            by_letter = part == "experts" and places.get("w_named")
+            names = ("w1", "w3", "w2") if by_letter else ("gate_proj", "up_proj", "down_proj")
+            found += [(part, 1.0, part, name) for name in names[3 - a.ffn_matrices :]]
+        for part, params, place, name in found:
+            yield part, params, tuple(f"{prefix}layers.{number}.{places[place]}.{name}" for prefix in PREFIXES)
+    if lm_head and not a.tied_embeddings:
+        yield "lm_head", 1.0, ("lm_head", "language_model.lm_head")
+
+
+def _shares(
+    matrices: Iterable[tuple[str, float, tuple[str, ...]]], groups: Groups, left_out: Patterns
+) -> tuple[Quantised, float]:
+    """How much of each part is quantised, and the least bytes a weight."""
     saved, params_of = defaultdict[str, float](float), defaultdict[str, float](float)
     least = UNQUANTISED_BYTES
-    for part, params, held in matrices:
+    for part, params, names in matrices:
+        held = UNQUANTISED_BYTES
+        if not left_out.match(names):
+            fitting = (found for found, targets in groups if targets is None or targets.match(names))
+            held = next((found.bytes_per_weight for found in fitting), held)
         least = min(least, held)
         saved[part] += (UNQUANTISED_BYTES - held) * params
         params_of[part] += params
@@ -253,32 +269,10 @@ def _shares(matrices: Iterable[tuple[str, float, float]]) -> tuple[Quantised, fl
     return replace(Quantised(), **{part: min(saved[part] / most / params_of[part], 1.0) for part in saved}), least
 
 
-def _bytes_of(
-    a: Architecture, model_type: str, layers: list[Layer], groups: Groups, left_out: Patterns, *, lm_head: bool
-) -> Iterator[tuple[str, float, float]]:
-    """Part, parameters and bytes a weight of every matrix of a checkpoint."""
-
-    def held(*names: str) -> float:
-        if left_out.match(names):
-            return UNQUANTISED_BYTES
-        fitting = (found for found, targets in groups if targets is None or targets.match(names))
-        return next((found.bytes_per_weight for found in fitting), UNQUANTISED_BYTES)
-
-    places = PLACES | type_rows().get(model_type, {}).get("names", {})
-    for number, layer in enumerate(layers):
-        for part, name, params in _layer_matrices(a, places, layer):
-            yield part, params, held(*(f"{prefix}layers.{number}.{name}" for prefix in PREFIXES))
-    if lm_head and not a.tied_embeddings:
-        yield "lm_head", 1.0, held("lm_head", "language_model.lm_head")
-
-
 def read_weights(
     config: Mapping[str, Any], quantisation: Any, a: Architecture, layers: list[Layer], where: str
 ) -> tuple[CheckpointWeights, Quantised]:
-    """What `quantisation`, a quantization_config or null, and the dtype of `config` say of the weights of `a`.
-
-    Never an error: a quantization_config that is not understood has the format None, and says why.
-    """
+    """What `quantisation`, a quantization_config or null, and the dtype of `config` say of the weights; what is not understood is no error."""
     unquantised = _unquantised(config, where)
     if quantisation is None:
         return unquantised, Quantised()
@@ -312,9 +306,8 @@ def _read_quantised(
     if isinstance(dynamic := settings.get("dynamic"), Mapping):  # GPTQModel's exceptions: "-:" and a regular expression
         listed += [f"re:{key[2:]}" for key in map(str, cast("Mapping[Any, Any]", dynamic)) if key.startswith("-:")]
     lm_head = METHODS[method] in (_compressed, _modelopt) or settings.get("lm_head") is True
-    model_type = str(config.get("model_type"))
-    entries = _bytes_of(a, model_type, layers, groups, Patterns(listed), lm_head=lm_head)
-    quantised, held = _shares(entries)
+    places = PLACES | type_rows().get(str(config.get("model_type")), {}).get("names", {})
+    quantised, held = _shares(_matrices(a, places, layers, lm_head=lm_head), groups, Patterns(listed))
     found = next((each for each, _ in groups if each.bytes_per_weight == held), None)
     caches = [settings.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo")]
     in_fp8 = any(
@@ -331,10 +324,9 @@ def _read_quantised(
 
 
 def with_usual_shares(a: Architecture, weights: str | None) -> Architecture:
-    """The architecture as published checkpoints of a format of weights hold it, where no config says what they hold.
+    """The architecture with attention in bf16 for nvfp4 weights and latent attention, where no config says what they hold.
 
-    nvfp4 with latent attention: NVIDIA's checkpoints of DeepSeek-R1 and Kimi-K2.5 leave all of attention in bf16
-    (`exclude_modules` and `ignore` of their configs).
+    NVIDIA's checkpoints of DeepSeek-R1 and Kimi-K2.5 leave it so (`exclude_modules` and `ignore` of their configs).
     """
     unstated, latent = a.quantised == Quantised(), bool(np.all(np.asarray(a.kv_lora_rank) > 0))
     return replace(a, quantised=Quantised(attention=0.0)) if weights == "nvfp4" and latent and unstated else a
@@ -345,10 +337,13 @@ def _unquantised(config: Mapping[str, Any], where: str) -> CheckpointWeights:
     key = "dtype" if config.get("dtype") is not None else "torch_dtype"
     stated, remarks = config.get(key), ()
     name = stated.removeprefix("torch.") if isinstance(stated, str) else None
-    text = f"{key} {name}" if name in ("bfloat16", "float16") else f"{key} {shown(stated)}"
-    if stated is not None and name not in ("bfloat16", "float16", "half"):
+    if stated is None:
+        text = "no dtype is stated: 16 bits"
+    elif name in ("bfloat16", "float16"):
+        text = f"{key} {name}"
+    else:
+        text = f"{key} {shown(stated)}"
         # "auto" of vLLM's --dtype takes 16 bits for 32-bit checkpoints (docs.vllm.ai, engine arguments, 2024).
         priced = "weights that are not quantised are priced in 16 bits, as servers hold them"
-        remarks = (f"{where}: {key} is {shown(stated)}; {priced}",)
-    text = "no dtype is stated: 16 bits" if stated is None else text
+        remarks = () if name == "half" else (f"{where}: {key} is {shown(stated)}; {priced}",)
     return CheckpointWeights(format="bf16", bytes_per_param=UNQUANTISED_BYTES, stated=text, remarks=remarks)

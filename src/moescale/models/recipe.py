@@ -1,14 +1,14 @@
 """How a model is trained where nobody says otherwise: batch, schedule and learning rate, by published laws.
 
-RUN.toml and the reproduction keep the paper's recipe, whose rate (Kaplan's) falls to zero at 1.2e10 parameters. Exported launches
-and designed sweeps follow `deepseek` (DeepSeek LLM, arXiv 2401.02954): of the rules in catalogue/recipe.toml the only one that was
-fitted to compute and by which models of 7B and 67B were then trained, and chosen for that before any launch was compared with it.
+RUN.toml and the reproduction keep the paper's recipe. Exported launches and designed sweeps follow `deepseek` (arXiv
+2401.02954), the only rule of catalogue/recipe.toml that was fitted to compute and by which models of 7B and 67B were
+then trained.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any
@@ -20,7 +20,6 @@ from moescale.units import format_count, format_flops, parse_quantity
 SCHEDULES = ("cosine", "wsd")
 MOST_OFF = 1.5  # of a batch over what its rule says, either way, without a note: rounding alone stays below
 _SYMBOLS = {"n_params": "N", "tokens": "D", "flops": "C"}
-_UNITS = {"n_params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ class Recipe(Usual):
     decay_steps: int  # in which the rate falls: with wsd the last ones, with cosine all after the warm-up
     peak_lr: float
     arithmetic: tuple[str, ...] = ()  # how batch, steps and rate come about
-    notes: tuple[str, ...] = ()  # where a formula is used beyond its runs, and the like
+    notes: tuple[str, ...] = ()  # where a batch fills the GPUs alone
 
     @property
     def batch_tokens(self) -> int:
@@ -104,7 +103,7 @@ def training_steps(tokens: float, batch_tokens: int) -> int:
 class Rule:
     """A published law of batch and peak learning rate: a row of catalogue/recipe.toml.
 
-    `batch` and `lr` are a `factor` and the powers of variables that it is multiplied with, or an `intercept` and `per_ln_n_params`.
+    `batch` and `lr` are a `factor` and powers of variables, or an `intercept` and `per_ln_n_params`.
     """
 
     name: str
@@ -117,7 +116,6 @@ class Rule:
     source: str
     date: str
     fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    used: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the largest model that was trained by it
 
 
 def _stated(part: str) -> dict[str, Any]:
@@ -146,14 +144,14 @@ def check_schedule(name: str, *, where: str | None = None) -> str:
     return name
 
 
+def _variables(law: Mapping[str, float]) -> list[str]:
+    return ["n_params"] if "intercept" in law else [name for name in law if name != "factor"]
+
+
 def _value(law: Mapping[str, float], at: Mapping[str, float]) -> float:
     if "intercept" in law:
         return law["intercept"] + law["per_ln_n_params"] * math.log(at["n_params"])
     return law["factor"] * math.prod(at[name] ** law[name] for name in _variables(law))
-
-
-def _variables(law: Mapping[str, float]) -> list[str]:
-    return ["n_params"] if "intercept" in law else [name for name in law if name != "factor"]
 
 
 def _words(law: Mapping[str, float]) -> str:
@@ -163,10 +161,7 @@ def _words(law: Mapping[str, float]) -> str:
 
 
 def paper_peak_lr(n_params: float, *, where: str = "--peak-lr", instead: str = "state") -> float:
-    """The paper's peak learning rate for N = `n_params` (dense-equivalent, no embeddings): 0.003239 - 0.0001395 ln N.
-
-    Raises InputError where the formula falls to zero, from 1.2e10 parameters; `where` is where one could be stated.
-    """
+    """The paper's peak learning rate for N = `n_params` (dense-equivalent), 0.003239 - 0.0001395 ln N; InputError from 1.2e10, where it is 0."""
     law = rules()["paper"].lr
     if (lr := _value(law, {"n_params": n_params})) > 0:
         return lr
@@ -176,10 +171,7 @@ def paper_peak_lr(n_params: float, *, where: str = "--peak-lr", instead: str = "
 
 
 def whole_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
-    """Sequences of a batch near so many tokens: 2^k or 3 x 2^k, as data-parallel sizes are, for each of `gpus` GPUs (None: in all).
-
-    The nearest by ratio, at most a factor of 1.23 away where a GPU gets two or more, and at least one.
-    """
+    """Sequences of the batch nearest to so many tokens that is 2^k or 3 x 2^k for each of `gpus` GPUs (None: in all), at least one."""
     share = batch_tokens / sequence_tokens / (gpus or 1)
     if share <= 1:
         return gpus or 1
@@ -189,10 +181,7 @@ def whole_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = No
 
 
 def stated_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
-    """Sequences of a batch that was stated: as many where they are whole, else the nearest multiple of the GPUs.
-
-    Without GPUs, or with more of them than sequences, of a power of two at most 1/32 of the batch, for data parallelism.
-    """
+    """Sequences of a batch that was stated: as many where they are whole, else the nearest multiple of the GPUs, or of a power of two."""
     sequences = batch_tokens / sequence_tokens
     if sequences >= 1 and sequences.is_integer():
         return int(sequences)
@@ -215,19 +204,16 @@ def recipe_for(
 ) -> Recipe:
     """The recipe for a model with N = `n_params` (dense-equivalent, no embeddings) on `tokens` tokens, by a published rule.
 
-    `rule` names it (None: that of launches). `flops` is what its C counts, training FLOPs without embeddings, of experts those
-    that a token meets (None: 6 N tokens). `batch_tokens` and `peak_lr` replace the rule's, `vocab_size` the paper's; the rate does
-    not follow a stated batch. `schedule` is cosine (None) or wsd; the batch is a `whole_batch` or `stated_batch`. Raises
-    UnknownNameError for another rule or schedule, InputError where the rate of `paper` falls to zero, from 1.2e10 parameters.
+    `rule` names it (None: that of launches). `flops` is what its C counts, training FLOPs without embeddings (None: 6 N
+    tokens). `batch_tokens` and `peak_lr` replace the rule's, `vocab_size` the paper's. Raises UnknownNameError for
+    another rule or schedule, InputError where the rate of `paper` falls to zero.
     """
     chosen, schedule = find_rule(rule), check_schedule(schedule or SCHEDULES[0])
     usual: dict[str, Any] = asdict(defaults()) | ({} if vocab_size is None else {"vocab_size": vocab_size})
     warmup, decay = usual.pop("warmup"), usual.pop("decay")
     sequence = sequence_tokens or chosen.sequence_tokens
     at = {"n_params": n_params, "tokens": tokens, "flops": 6.0 * n_params * tokens if flops is None else flops}
-    used: dict[str, Mapping[str, float]] = {}  # laws of the rule, by what they give
     if batch_tokens is None:
-        used["the batch"] = chosen.batch
         asked = _value(chosen.batch, at)
         sequences = whole_batch(asked, sequence, gpus)
         values = ", ".join(f"{_SYMBOLS[name]} = {_shown(name, at[name])}" for name in _variables(chosen.batch))
@@ -237,13 +223,18 @@ def recipe_for(
         origin = f"as stated: {format_count(asked)}"
     rate = "as stated"
     if peak_lr is None:
-        used["the learning rate"], rate = chosen.lr, f"{_words(chosen.lr)} ({chosen.name})"
+        rate = f"{_words(chosen.lr)} ({chosen.name})"
         instead = f"take the recipe {find_rule().name}, or state"
         peak_lr = paper_peak_lr(n_params, instead=instead) if chosen.name == "paper" else _value(chosen.lr, at)
     batch = sequences * sequence
     steps = training_steps(tokens, batch)
     warmup_steps = int(min(round(warmup * steps), chosen.warmup_steps))
     falling = min(steps, max(1, round(decay * steps))) if schedule == "wsd" else steps - warmup_steps
+    notes: tuple[str, ...] = ()
+    if gpus and batch > MOST_OFF * asked:
+        times = f"{batch / asked:,.0f}" if batch >= 100 * asked else f"{batch / asked:.3g}"
+        over = f"a sequence for each of {gpus:,} GPUs is {times} times the batch of the rule"
+        notes = (f"{over}: fewer GPUs (--train-gpus) or shorter sequences (--sequence-tokens) bring it closer",)
     shared = f" = {gpus:,} GPUs x {sequences // gpus:,}" if gpus and not sequences % gpus else ""
     return Recipe(
         **usual | {"batch_sequences": sequences, "sequence_tokens": sequence},
@@ -260,40 +251,9 @@ def recipe_for(
             f"{format_count(tokens)} tokens / {batch:,} = {steps:,} steps, {warmup_steps:,} of them warm-up",
             f"peak learning rate {rate} = {peak_lr:.4g}",
         ),
-        notes=(*_extrapolation(chosen, used, at), *_far_batch(asked, batch, gpus, tokens)),
+        notes=notes,
     )
 
 
 def _shown(name: str, value: float) -> str:
     return format_flops(value) if name == "flops" else format_count(value)
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
-
-
-def _extrapolation(rule: Rule, laws: Mapping[str, Mapping[str, float]], at: Mapping[str, float]) -> Iterator[str]:
-    """Where a rule is used outside of the runs that it was fitted to, and by how much."""
-    formula = "the paper's formula" if rule.name == "paper" else f"the rule {rule.name}"
-    for name, (least, most) in rule.fitted.items():
-        of, here = [what for what, law in laws.items() if name in _variables(law)], at[name]
-        if not of or least <= here <= most:
-            continue
-        times, side = (here / most, "above") if here > most else (least / here, "below")
-        trained = (
-            f" ({rule.used['by']}, trained by it, took {_shown(name, rule.used[name])})" if name in rule.used else ""
-        )
-        yield (
-            f"{' and '.join(of)} {'extrapolate' if len(of) > 1 else 'extrapolates'} {formula}, stated for "
-            f"{_shown(name, least)} to {_shown(name, most)} {_UNITS[name]}: {_shown(name, here)} is {_times(times)} {side}"
-            f"{trained if here > most else ''}"
-        )
-
-
-def _far_batch(asked: float, batch: int, gpus: int | None, tokens: float) -> Iterator[str]:
-    """Where a batch is far from what was asked for, as it fills the GPUs, and where it holds more than the run."""
-    if gpus and batch > MOST_OFF * asked:
-        over = f"a sequence for each of {gpus:,} GPUs is {_times(batch / asked)} the batch of the rule"
-        yield f"{over}: fewer GPUs (--train-gpus) or shorter sequences (--sequence-tokens) bring it closer"
-    if batch > MOST_OFF * tokens:
-        yield f"a batch of {batch:,} tokens is more than the run has: its one step trains on that many"

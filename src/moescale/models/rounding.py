@@ -90,10 +90,9 @@ class Buildable:
         """The model that the exported configuration describes: tables, norms and routers included."""
         moe_layers = self.n_layers // self.moe_every if self.n_experts > 1 else 0
         names = [*WIDTHS, "head_dim", "vocab_size", *LATENT]
+        names += ["n_experts", "top_k", "d_shared_expert"] if moe_layers else []
         numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if moe_layers:
-            numbers |= {"n_experts": self.n_experts, "top_k": self.top_k}
-            numbers |= {"d_expert": self.expert_width, "d_shared_expert": self.d_shared_expert}
+        numbers |= {"d_expert": self.expert_width} if moe_layers else {}
         kind = self.model_type
         # The bias that corrects the scores of these classes' routers.
         numbers |= {"qk_norm": kind != "deepseek_v3", "router_bias": kind in ("deepseek_v3", "glm4_moe")}
@@ -137,15 +136,11 @@ def buildable(
 ) -> Buildable:
     """The whole-number shape of the family's proportions whose N is the nearest from `n_params` up (`at_most`: down).
 
-    Depth is a multiple of the MoE spacing, width a multiple of USUAL_WIDTH near the family's for that depth, or follows from the
-    heads; layers and heads are multiples of USUAL_LAYERS and USUAL_HEADS where there are FEWEST_USUAL and the other bounds allow
-    it; d_model / n_layers stays within MOST_ASPECT of the family's, d_ffn / d_model within MOST_FFN_RATIO, the width of all heads
-    within MOST_HEADS_RATIO, and N within MOST_SIZE, or MOST_SIZE_USUAL, as far as whole heads allow. Heads split over `gpus` GPUs (tensor parallel), or over half as many, and so on, unless they `must_split` over
-    these, whatever the proportions; query heads share the family's
-    `kv_heads` evenly, or the largest smaller count that they can. FFNs are gated, also where the family's are plain: two
-    thirds as wide, they have as many parameters. Where experts are narrower than a dense FFN the width of an expert is a
-    multiple of an FFN_STEP, or of SMALL_STEP, and the dense width, which N counts, so many times as wide as the family says.
-    Raises InputError where n_params or experts is no positive number.
+    Depth is a multiple of the MoE spacing; layers and heads are usual counts, proportions within MOST_ASPECT,
+    MOST_FFN_RATIO and MOST_HEADS_RATIO of the family's, N within MOST_SIZE or MOST_SIZE_USUAL, as far as whole heads
+    allow. Heads split over `gpus` GPUs, or over half as many, and so on, unless they `must_split` over these; query
+    heads share the family's `kv_heads` evenly, or the largest smaller count that they can. FFNs are gated: two thirds
+    as wide as plain ones. Raises InputError where n_params or experts is no positive number.
     """
     if not (math.isfinite(n_params) and n_params > 0 and math.isfinite(experts) and experts >= 1):
         raise InputError(f"a model of {n_params:g} parameters and {experts:g} experts has no shape")
@@ -154,28 +149,28 @@ def buildable(
         alike, unlike = _likeness(family, s)
         off = np.abs(np.log(counted / n_params))
         unlike = unlike + off + fewer
-        splits = _splits(np.asarray(s.n_heads), np.asarray(s.n_kv_heads), gpus)
+        splits = _splits(s, gpus)
         if must_split and splits[0].any():
             alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
         exact, near = alike & (fewer == 0.0), off <= MOST_SIZE
         wanted = [exact & near, exact & (off <= MOST_SIZE_USUAL) if usual else alike & near]
         if not usual or (any(which.any() for which in wanted) and not (must_split and not splits[0].any())):
             break
-    best = _best(unlike, wanted, splits, off)
+    # Of those that meet the first demand that any meets; where none does a percent of N weighs as much as a tenth of proportions.
+    kept = (which & split for which in wanted for split in splits)
+    weighed = next((np.where(which, unlike, np.inf) for which in kept if which.any()), unlike + 10.0 * off)
+    best = np.unravel_index(np.argmin(weighed), unlike.shape)
     return _built(family, s, counted, tuple(np.array([each]) for each in best), int(experts), vocab_size)[0]
 
 
 def buildable_between(
     family: ModelFamily, low: float, high: float, experts: float, *, gpus: int = 1, vocab_size: int | None = None
 ) -> list[Buildable]:
-    """All usual shapes of the family's proportions with N from `low` to `high`, as `buildable` has them, heads split over `gpus`.
-
-    By rising N; of more than MOST_LISTED, as there are of large models, every so many.
-    """
+    """All usual shapes of the family's proportions with N from `low` to `high`, by rising N; of more than MOST_LISTED every so many."""
     sizes = np.geomspace(low, high, math.ceil(math.log(high / low) / SIZE_STEP) + 1)
     s, counted, fewer = _whole_shapes(family, sizes, gpus, at_most=True, usual=True)
     kept = _likeness(family, s)[0] & (fewer == 0.0) & (counted >= low) & (counted <= high)
-    at = np.nonzero(kept & _splits(np.asarray(s.n_heads), np.asarray(s.n_kv_heads), gpus)[0])
+    at = np.nonzero(kept & _splits(s, gpus)[0])
     numbers = [np.broadcast_to(part, counted.shape)[at] for part in (counted, s.n_layers, s.n_heads)]
     first = np.unique(np.stack(numbers), axis=1, return_index=True)[1]  # of the shapes of each N, depth and heads
     some = first[:: math.ceil(first.size / MOST_LISTED) or 1]
@@ -212,16 +207,9 @@ def _built(
         d_expert = expert if n_experts > 1 else d_ffn
         d_shared = round(family.shared_experts * d_expert) if n_experts > 1 else 0
         further = n_experts * d_expert + d_shared - d_ffn  # width that a MoE layer holds beyond a dense one
-        found.append(
-            Buildable(
-                **sizes,
-                **shared,
-                n_params=n_params,
-                n_params_total=n_params + sizes["n_layers"] // family.moe_every * 3.0 * sizes["d_model"] * further,
-                d_expert=0 if d_expert == d_ffn else d_expert,
-                d_shared_expert=d_shared,
-            )
-        )
+        total = n_params + sizes["n_layers"] // family.moe_every * 3.0 * sizes["d_model"] * further
+        own = {"d_expert": 0 if d_expert == d_ffn else d_expert, "d_shared_expert": d_shared}
+        found.append(Buildable(**sizes, **shared, **own, n_params=n_params, n_params_total=total))
     return found
 
 
@@ -241,9 +229,9 @@ def _whole_shapes(
     free = ASPECTS if family.kv_heads is not None or family.kv_lora_rank else ()
     heads, layers, aspects = np.meshgrid(near, depths, [0.0, *free], indexing="ij")
     cached, fewer = _kv_heads(heads, family.kv_heads)
-    by_heads = (
-        heads * head if ratio == 1.0 else WIDTH_STEP * np.maximum(np.rint(heads * head / ratio / WIDTH_STEP), 1.0)
-    )
+    by_heads = heads * head
+    if ratio != 1.0:
+        by_heads = WIDTH_STEP * np.maximum(np.rint(by_heads / ratio / WIDTH_STEP), 1.0)
     by_depth = USUAL_WIDTH * np.maximum(np.rint(aspects * family.d_model_per_layer * layers / USUAL_WIDTH), 1.0)
     d_model = np.where(aspects == 0.0, by_heads, by_depth)
     sizes = Architecture(
@@ -282,15 +270,8 @@ def _kv_heads(heads: FloatArray, wanted: float | None) -> tuple[FloatArray, Floa
     return cached, np.log(np.minimum(heads, most) / cached)
 
 
-def _splits(heads: FloatArray, cached: FloatArray, gpus: int) -> list[BoolArray]:
-    """Which head counts split over `gpus` GPUs, over half as many .. down to one, as vLLM demands."""
+def _splits(s: Architecture, gpus: int) -> list[BoolArray]:
+    """Which shapes' heads split over `gpus` GPUs, over half as many .. down to one, as vLLM demands."""
+    heads, cached = np.asarray(s.n_heads), np.asarray(s.n_kv_heads)
     counts = [gpus >> halvings for halvings in range(gpus.bit_length())]
     return [(heads % n == 0) & ((cached % n == 0) | (n % cached == 0)) for n in counts]
-
-
-def _best(unlike: FloatArray, wanted: list[BoolArray], splits: list[BoolArray], off: FloatArray) -> tuple[np.intp, ...]:
-    """The index of the shape most like its family, of those that meet the first demand that any meets."""
-    # Where no shape of so few heads has the proportions a percent of N weighs as much as a tenth of them.
-    kept = (which & split for which in wanted for split in splits)
-    weighed = next((np.where(which, unlike, np.inf) for which in kept if which.any()), unlike + 10.0 * off)
-    return np.unravel_index(np.argmin(weighed), unlike.shape)

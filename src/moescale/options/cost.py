@@ -28,11 +28,7 @@ class ModelOptions(Group):
 
     HEADING = "Model"
 
-    published: str | None = text(
-        "Published model, such as llama-3.1-8b, the path of a config.json, or a row of a plan (plan.json:recommendation); "
-        "`moescale models` lists the names.",
-        name="NAME",
-    )
+    published: str | None = text("Published model, a config.json, or a plan's row; see `moescale models`.", name="NAME")
     config: Path | None = path("Model by its Hugging Face config.json, or its folder.")
     n_params: float | None = quantity("Model by its dense-equivalent size N.", 1e5, PARAMETERS.most)
     experts: int | None = quantity("Experts E, with --n-params; default 1 (dense).", whole=True)
@@ -48,15 +44,6 @@ class ModelOptions(Group):
             object.__setattr__(self, "config", Path(named))
             object.__setattr__(self, "published", None)
 
-    def context_tokens(self) -> int | None:
-        """Tokens of the longest sequence that the model was made for; None where they are not stated."""
-        from moescale.models.hf_config import read_config
-        from moescale.models.published import find_shape
-
-        if self.config is not None:
-            return read_config(self.config).max_position_embeddings
-        return None if self.published is None else find_shape(self.published).context_tokens
-
 
 @dataclass(frozen=True, kw_only=True)
 class CostServingOptions(ServingOptions):
@@ -65,27 +52,14 @@ class CostServingOptions(ServingOptions):
     max_gpus: int = quantity("Most GPUs of all replicas together; with --request-rate of one.", GPUS, default=8)
     calibrated: bool = flag("Show the price corrected by the error of held-out servings of its kind, too.")
     gpus: int | None = quantity("Exact number of GPUs of all replicas together; with --request-rate of one.", GPUS)
-    replicas: int | None = quantity(
-        "Replicas of the model; they share the GPUs evenly; default: 1, with --concurrency the fewest that keep the limits.",
-        whole=True,
-    )
+    replicas: int | None = quantity("Replicas, on equal GPUs; default: 1, or the fewest for --concurrency.", whole=True)
     pipeline_parallel: int = quantity("Pipeline stages of a replica.", GPUS, default=1)
-    prefill_gpus: str | None = text(
-        "GPUs for prefill only (disaggregated serving), or auto: the fewest for --request-rate, else the cheapest; priced in addition.",
-        metavar="INT|auto",
-    )
+    prefill_gpus: str | None = text("GPUs for prefill only; auto: the fewest or cheapest.", metavar="INT|auto")
     decode_gpus: str | None = text("GPUs for decode only, or auto.", metavar="INT|auto")
-    max_num_batched_tokens: int | None = faster(
-        "Most tokens per pass; with --scheduling chunked, longer prompts take several passes; default: no limit.",
-        whole=True,
-    )
-    prefix_hit: float | None = faster(
-        "Share of prompt tokens found in the prefix cache; one copy for all requests; default 0.", 0, 1
-    )
+    max_num_batched_tokens: int | None = faster("Most tokens per pass; default: no limit.", whole=True)
+    prefix_hit: float | None = faster("Share of prompt tokens found in the prefix cache; default 0.", 0, 1)
     speculative: float | None = faster("Accepted draft tokens per pass, such as 0.85; default 0.", 0, MOST_DRAFTED)
-    draft_tokens: int | None = faster(
-        "Draft tokens per pass, with --speculative; default: --speculative, rounded up.", 1, MOST_DRAFTED, whole=True
-    )
+    draft_tokens: int | None = faster("Draft tokens per pass; default: of --speculative.", 1, MOST_DRAFTED, whole=True)
     launch: str | None = text("Print the launch command for vllm, sglang or trtllm.", metavar="ENGINE")
 
     def deployment(self, *, remark: Remark = ignore, **given: Any) -> Deployment:
@@ -131,39 +105,26 @@ class LoadOptions(Group):
 
     HEADING = "Load"
 
-    concurrency: int | None = quantity(
-        "Concurrent clients (closed loop); each sends its next request when the last one ends; times are means over ten "
-        "requests per client, the first burst included.",
-        SIMULATED,
-    )
-    request_rate: float | None = quantity(
-        "Requests per second (Poisson); finds the replicas that keep --max-ttft and --max-tpot; with --burst, the rate of "
-        "arrival, by default all at once.",
-        LEAST,
-    )
-    percentile: float | None = quantity(
-        "Percentile at which the limits hold, with --request-rate or --concurrency (then after the first burst), such as 99; "
-        "default: the means.",
-        PERCENTILE,
-    )
+    concurrency: int | None = quantity("Concurrent clients (closed loop), of ten requests each.", SIMULATED)
+    request_rate: float | None = quantity("Requests per second (Poisson); finds the replicas for the limits.", LEAST)
+    percentile: float | None = quantity("Percentile at which the limits hold; default: the means.", PERCENTILE)
     burst: int | None = quantity("Number of requests to simulate, pass by pass.", SIMULATED)
 
     def check(self, serving: CostServingOptions) -> None:
         """InputError where a load goes with none of the other options."""
         from moescale.latency.engines import engine_of_latency
 
-        asked = {"burst": self.burst, "concurrency": self.concurrency, "request-rate": self.request_rate}
-        stated = [name for name, value in asked.items() if value is not None]
-        if self.percentile is not None and ((self.request_rate or self.concurrency) is None or self.burst is not None):
+        rated = self.request_rate or self.concurrency
+        if self.percentile is not None and (rated is None or self.burst is not None):
             next_step = "add one, without --burst, or leave this out"
             raise InputError("goes with --request-rate or --concurrency", where="--percentile", next_step=next_step)
         if self.request_rate is not None and self.burst is None and (serving.replicas or 1) > 1:
             what = "finds the number of replicas by itself"
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
-        if serving.utilization != 1.0 and (self.request_rate or self.concurrency or self.burst) is not None:
+        if serving.utilization != 1.0 and (rated or self.burst) is not None:
             what = "is a share of full servers; a rate of requests, clients or a burst say themselves what is used"
             raise InputError(what, where="--utilization", next_step="leave it out")
         mixes = (serving.scheduling or engine_of_latency(serving.latency).scheduling) == "chunked"
-        if serving.max_num_batched_tokens is not None and not (mixes or stated):
+        if serving.max_num_batched_tokens is not None and not (mixes or rated or self.burst):
             what = "applies to chunked scheduling, closed loops and simulated runs only"
             raise InputError(what, where="--max-num-batched-tokens", next_step="add --scheduling chunked")

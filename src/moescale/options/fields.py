@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -66,10 +66,8 @@ class Quantity(Bound, Described):
 
     def parse(self, text: Any, place: str, remark: Remark = ignore) -> float:
         parse = parse_quantity if self.unit == "bytes" else parse_count
-        if (below := _negative(text, parse)) is not None:
-            raise self._refusal(text, below, place)
         with located(place):
-            value = parse(text)
+            value = _negative(text, parse) or parse(text)
         if not self.least <= value <= self.most or (self.whole and not value.is_integer()):
             raise self._refusal(text, value, place)
         if self.unit and 0 < value < PLAUSIBLE:
@@ -93,12 +91,10 @@ class Quantity(Bound, Described):
 
 def _negative(text: Any, parse: Callable[[Any], float]) -> float | None:
     signed = str(text).strip()
-    if not signed.startswith("-"):
-        return None
-    try:
-        return -parse(signed[1:]) or None
-    except InputError:
-        return None
+    if signed.startswith("-"):
+        with suppress(InputError):
+            return -parse(signed[1:])
+    return None
 
 
 @dataclass(frozen=True)
@@ -137,13 +133,11 @@ class Group:
                 raise BoundError(f"must be {kind.words}, not {bad:g}", where=name)
 
 
-def quantity(help: str, least: float | Bound = 1.0, most: float = MOST, *, default: Any = None, **kind: Any) -> Any:
+def quantity(
+    help: str, least: float | Bound = 1.0, most: float = MOST, *, default: Any = None, whole: bool = False, **kind: Any
+) -> Any:
     """A field that is a number within a named range or two ends; `default=MISSING` where it must be stated."""
-    bound = (
-        least
-        if isinstance(least, Bound)
-        else Bound(least, most, whole=kind.pop("whole", False), unit=kind.pop("unit", ""))
-    )
+    bound = least if isinstance(least, Bound) else Bound(least, most, whole=whole, unit=kind.pop("unit", ""))
     return _field(within(bound, help, **kind), default)
 
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from moescale.bounds import TOKENS
 from moescale.errors import InputError, located
 from moescale.io.files import nearest_file_names
@@ -17,7 +15,6 @@ from moescale.models.published import find_shape, published_shapes
 from moescale.options.fields import Remark, ignore, within
 from moescale.planning.plan_file import read_plan
 from moescale.planning.question import KnownModel
-from moescale.serving.deployment import Deployment
 from moescale.units import format_count
 
 STATED_TOKENS = within(TOKENS)
@@ -91,20 +88,6 @@ def nearest_published(flops: float) -> tuple[KnownModel, ...]:
 def _short(path: str) -> str:
     named = Path(path)
     return named.parent.name or named.name if named.name == "config.json" else named.name
-
-
-def asked_otherwise(stated: str, deployment: Deployment) -> str | None:
-    """What a plan's row was priced with, where a deployment has something else; None for other models."""
-    path, _, row = stated.rpartition(":")
-    if row not in PLAN_ROWS or not Path(path).exists():
-        return None
-    plan, d = read_plan(path), deployment
-    theirs = plan.gpu, str(plan.asked.get("weights", "bf16")), plan.prompt_tokens, plan.output_tokens
-    ours = d.gpu.name, d.weights or "bf16", float(np.asarray(d.prompt_tokens)), float(np.asarray(d.output_tokens))
-    if theirs == ours:
-        return None
-    options = f"--gpu {theirs[0]} --weights {theirs[1]} --prompt {theirs[2]:g} --output {theirs[3]:g}"
-    return f"{path} was planned with {options}, and this price is of {ours[0]}, {ours[1]}, {ours[2]:g} and {ours[3]:g}"
 
 
 def _of_plan(path: str, row: str) -> KnownModel:

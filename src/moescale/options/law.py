@@ -1,24 +1,27 @@
-"""The law that a question is asked under, as users state it."""
+"""The law that a question is asked under, and the table of runs that it is fitted to, as users state them."""
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moescale.bounds import TOKENS
 from moescale.errors import InputError, located, unknown_name
-from moescale.options.fields import LEAST, Group, quantity, text
+from moescale.options.fields import LEAST, Group, at_option, flag, quantity, text
 
 if TYPE_CHECKING:
     from moescale.models.family import ModelFamily
+    from moescale.runs.table import RunTable
     from moescale.scaling_laws import Law
 
 DEFAULT_LAW = "pooled2026"
 PAPER_LAW = "yun2024-recovered"  # what is asked about the paper itself
 DETAILS = "Law"
-# Options of a question under a law that is not the default one, which takes none of them.
-OF_LAW = ("--law", "--convention", "--top-k", "--granularity", "--sparsity", "--activated-experts", "--shared-ratio")
 LAW = "Law name or law file; `moescale laws` lists the names, `fit -o` writes a file."
 SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-grained", "deepseek": "deepseek"}
 """What `--shape` calls families of models."""
@@ -40,13 +43,6 @@ class ChosenLaw(Group):
 
         with located("--law"):
             return (find or find_law)(self.law)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperLaw(ChosenLaw):
-    """A law that the paper's claims are judged by: its own, unless another is named."""
-
-    law: str = text(LAW, default=PAPER_LAW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +74,7 @@ class LawOptions(InputOptions, ChosenLaw):
 
     convention: str | None = text("Count of training FLOPs: paper, exact or dense; default: the law's.")
     top_k: int | None = quantity("Active experts per token; must be the law's, which is the default.", whole=True)
-    shape: str | None = text(
-        "Shape, or all; mixtral, fine-grained, deepseek, or paper (top-2 in every other layer, no grouped queries); default: "
-        "the best of some; --law of the catalogue: its own."
-    )
+    shape: str | None = text("Shape, or all; mixtral, fine-grained, deepseek or paper; default: the best of some.")
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
         """The law by its name (by `find`, where given), checked against what else is stated; InputError that names the option."""
@@ -121,3 +114,39 @@ def in_shape(law: Law, shape: str) -> Law:
     family = family_of_shape(shape)
     with located("--shape"):
         return restate(law, with_convention(family, law.family.convention) if shape == "paper" else family)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(Group):
+    """Which rows and columns of a table of runs to use, as `read_runs` takes them.
+
+    >>> table = TableOptions(where="tokens >= 5e9").read(Path("runs.csv"))
+    """
+
+    HEADING = "Rows and columns of the table"
+
+    where: str | None = text("Rows to keep, such as 'tokens / n_params_active >= 2'.", metavar="EXPR")
+    best_of: bool = flag("Keep the run with the lowest loss at each N, D and E.")
+    last_point: bool = flag("Keep the last row of each run (needs a column run_id).")
+    size_column: str | None = text("Column of N; default: n_params_dense.", metavar="COL")
+    tokens_column: str = text("Column of D, the training tokens.", default="tokens", metavar="COL")
+    experts_column: str = text("Column of E, 1 for a dense model.", default="n_experts", metavar="COL")
+    loss_column: str = text("Column of the loss.", default="loss", metavar="COL")
+
+    def read(self, path: Path, *, needs_loss: bool = True) -> RunTable:
+        """The runs; InputError that names the file or the option."""
+        from moescale.runs.table import read_runs
+
+        with at_option("--where"):
+            return read_runs(path, needs_loss=needs_loss, **asdict(self))
+
+
+def runs_of(law: Law) -> str | None:
+    """The table that a law was fitted to, as `fit` was given it; RUNS.csv where it read a part or is unknown, None of a law of the catalogue."""
+    options = tuple(f"--{each.name.replace('_', '-')}" for each in fields(TableOptions))
+    with suppress(ValueError):  # of a file that was edited
+        words = shlex.split(str(law.evidence.get("command", "")))
+        named = [word for word in words if os.path.basename(word) == law.evidence.get("table")]
+        if named and not any(word.startswith(options) for word in words):
+            return named[0]
+    return "RUNS.csv" if law.is_fitted else None

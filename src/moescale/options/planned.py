@@ -8,12 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from moescale.errors import InfeasibleError, InputError, MoescaleError
 from moescale.latency import LatencySource
-from moescale.models.recipe import most_trained_tokens
 from moescale.models.rounding import buildable
-from moescale.options.fields import silent
+from moescale.options.fields import Remark, ignore, silent
 from moescale.options.law import (
     DEFAULT_LAW,
     EVERY_SHAPE,
@@ -22,10 +24,10 @@ from moescale.options.law import (
     USUAL_SHAPES,
     LawOptions,
     in_shape,
+    runs_of,
     shape_name,
 )
 from moescale.options.question import BoundOptions
-from moescale.options.runs import runs_of
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.planning import shapes as compared
 from moescale.planning.as_built import stacked
@@ -37,22 +39,25 @@ from moescale.planning.plan import Plan, make_plan
 from moescale.planning.question import CONFIDENCE, KnownModel, Question
 from moescale.planning.rationale import beyond_runs
 from moescale.planning.search import Search
+from moescale.planning.shapes import ShapeChoice
 from moescale.scaling_laws import Law, predict
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import apart
-from moescale.serving.gpu_counts import cheapest
+from moescale.serving.gpu_counts import cheapest, cost, laid_out
 from moescale.training.choice import Launch
 from moescale.typing import Progress
 from moescale.units import format_seconds
+
+if TYPE_CHECKING:
+    from moescale.export.launch import Export
 
 # Our choice: where none has the usual chance, the highest of these steps that a model has is planned with, from the least on.
 STEP, LEAST_SURE = 0.05, 0.5
 # Our choice: a chance below the usual one that is named where it serves for less than so much of the price, and one between them.
 LESS_SURE, BETWEEN, FAR_CHEAPER = 0.6, 0.7, 0.5
-# Where few epochs cost more: about as many as the repeats after which further ones have lost most of their value (R_D* of 15.4, arXiv 2305.16264).
-MANY_EPOCHS = 16.0
 MOST_CORRECTIONS, CLOSE = 3, 0.005  # of days or dollars that keep a chance: the model changes with them
-LIMITS = {"max_training_usd": "budget_usd"}  # options of other names than in `Plan.asked`
+# The options that state a limit of `Plan.asked`.
+LIMITS = {"max_days": ("days", "max_days"), "max_training_usd": ("budget_usd",), "max_total_usd": ("max_total_usd",)}
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
 
 
@@ -60,35 +65,35 @@ SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried 
 class PlanRequest:
     """A plan that is asked for.
 
-    Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
-    may be `slower`; else it is refused with that TPOT. `beside_default` adds what the default law would choose; without
-    `explained` what a first screen does not show is left out: what published laws say, and the baseline's compute.
+    Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if
+    `serving` states none; else it is refused with that TPOT. What `serving` leaves open may be wider where that serves
+    another model. `beside_default` adds what the default law would choose; without `explained` what a first screen does
+    not show is left out: what published laws say, and the baseline's compute.
     """
 
     bounds: BoundOptions
     deployment: Deployment
     latency: LatencySource
     details: LawOptions = field(default_factory=LawOptions)
-    kv_heads: int | None = None
-    unpriced: bool = False  # training may be on a GPU without a price
+    serving: ServingOptions | None = None  # that the deployment is of
     launch: Launch | None = None  # how the run is trained
-    slower: bool = False
     beside_default: bool = False
     explained: bool = True
-    epochs: float | None = None  # of unique tokens at most, where those of the bounds are not stated
-    wider: ServingOptions | None = None  # with what serves larger models, of what is not stated
     base: KnownModel | None = None  # the baseline, where it is not that of the bounds
+
+    @classmethod
+    def of(
+        cls, bounds: BoundOptions, details: LawOptions, serving: ServingOptions, remark: Remark = ignore, **how: Any
+    ) -> PlanRequest:
+        """The plan that groups of options ask for, at the usual limit of TPOT where they state none."""
+        deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=remark)
+        latency = serving.open_latency(deployment, remark=remark)
+        return cls(bounds=bounds, details=details, serving=serving, deployment=deployment, latency=latency, **how)
 
     def question(self, law: Law, bounds: BoundOptions | None = None) -> Question:
         """The question under a law, by default that of the bounds."""
-        found = (bounds or self.bounds).question(
-            law, self.deployment, self.details, kv_heads=self.kv_heads, unpriced=self.unpriced, launch=self.launch
-        )
-        budget = found.budget
-        if budget.max_epochs is not None and self.epochs is not None:
-            unique = budget.extra["unique_tokens"]
-            tokens = min(self.epochs * unique, most_trained_tokens())
-            found = replace(found, budget=replace(budget, max_tokens=tokens, max_epochs=tokens / unique))
+        kv_heads, asked = self.serving and self.serving.kv_heads, bounds or self.bounds
+        found = asked.question(law, self.deployment, self.details, kv_heads=kv_heads, launch=self.launch)
         return replace(found, explained=self.explained, base=found.base or self.base)
 
     def search(self, law: Law, question: Question, *, coarse: bool = False) -> Search:
@@ -119,8 +124,7 @@ class PlanRequest:
         base = self.base
         if base is None and limit.name != "max_total_usd" and self.question(usual).base is None:
             base = self._planned_base(usual)
-        names = ("days", "max_days") if limit.name == "max_days" else (LIMITS.get(limit.name, limit.name),)
-        stated = {name: getattr(self.bounds, name) for name in names}
+        stated = {name: getattr(self.bounds, name) for name in LIMITS[limit.name]}
         less = {name: share * value for name, value in stated.items() if value is not None}
         return replace(self, bounds=replace(self.bounds, **less), base=base)
 
@@ -159,16 +163,17 @@ class PlanRequest:
 
     def _beside_fp8(self, plan: Plan) -> Plan:
         """The plan with the price of its model with fp8 weights, where their format is not stated and the GPU has that."""
-        if self.wider is None or plan.wider_options:
+        wider = self.serving and self.serving.wider(self.deployment)
+        if wider is None or plan.wider_options:
             return plan
         with suppress(MoescaleError):  # a latency table may not speak of fp8
             tpot_s = plan.asked.get("max_tpot_s")
             limit = tpot_s if isinstance(tpot_s, float) else None
-            deployment = replace(self.wider.deployment(), max_gpus=self.deployment.max_gpus, max_tpot_s=limit)
+            deployment = replace(wider.deployment(), max_gpus=self.deployment.max_gpus, max_tpot_s=limit)
             if deployment.weights != "fp8" or self.deployment.weights is not None:
                 return plan
             ((model, _),) = stacked([plan.decision.architecture.architecture()])
-            source = self.wider.open_latency(deployment)
+            source = wider.open_latency(deployment)
             price = apart if plan.asked.get("disaggregated") else partial(cheapest, every=True)
             (usd,) = price(model, source, deployment).usd_per_mtok.tolist()
             return replace(plan, fp8_usd_per_mtok=usd if math.isfinite(usd) else None)
@@ -176,13 +181,14 @@ class PlanRequest:
 
     def _wider(self, law: Law, progress: Progress, missed: str) -> Plan | None:
         """The plan with what serves larger models, of what is not stated, and what is `missed` without; None where the baseline alone answers then, too."""
-        if self.wider is None:
+        if self.serving is None or (wider := self.serving.wider(self.deployment)) is None:
             return None
         with suppress(MoescaleError):  # nor may a latency table speak of fp8
-            deployment = self.wider.deployment(usual_tpot_s=PLANNED_TPOT_S)
-            wider = replace(self, deployment=deployment, latency=self.wider.open_latency(deployment))
-            found = wider._plan(law, progress)
-            options = " ".join(_stated_wider(found, self.deployment))
+            deployment, own = wider.deployment(usual_tpot_s=PLANNED_TPOT_S), self.deployment
+            found = replace(self, deployment=deployment, latency=wider.open_latency(deployment))._plan(law, progress)
+            added = [f"--weights {deployment.weights}"] if deployment.weights != own.weights else []
+            added += [f"--max-gpus {deployment.max_gpus}"] if deployment.max_gpus != own.max_gpus else []
+            options = " ".join(added)
             notes = (f"{missed}: planned with {options}", *found.warnings)
             return None if found.is_baseline else replace(found, warnings=notes, wider_options=options)
         return None
@@ -195,9 +201,7 @@ class PlanRequest:
         server = f"{self.deployment.max_gpus} GPUs in {self.deployment.weights or 'bf16'}"
         missed = f"{CONFIDENCE:.0%} is out of reach of a model that {server} serve"
         if (found := self._wider(law, progress, missed)) is not None:
-            sure = found.confidence or CONFIDENCE
-            note = f"{found.warnings[0]}, and with {sure:.0%}, which has less expected regret there"
-            return found if sure >= CONFIDENCE else replace(found, warnings=(note, *found.warnings[1:]))
+            return found
         with suppress(InfeasibleError):
             confidence = round(math.floor(sure / STEP) * STEP, 2)
             found = replace(self, bounds=replace(self.bounds, confidence=confidence))._plan(law, progress)
@@ -214,18 +218,18 @@ class PlanRequest:
             if not each.promises_by_draws or question.budget_goal != "serve" or question.of_life:
                 return 0.0
             with suppress(MoescaleError):
-                base = self.usual_base(each, question)
-                most = max(
-                    most, self.search(each, replace(question, base=base or question.base), coarse=True).most_sure()
-                )
+                search = self.search(each, self.against_usual(each, question), coarse=True)
+                most = max(most, search.most_sure())
         return most
 
     def shapes(self, law: Law) -> tuple[str, ...]:
         """The shapes that are planned: all where asked, the usual ones where nothing stated speaks against it; none: the law's."""
         if self.details.shape == EVERY_SHAPE:
             return tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE))
-        if self.details.shape is not None or self.kv_heads is not None:
-            return ()
+        stated = (self.details.shape, self.serving and self.serving.kv_heads) != (None, None)
+        return () if stated else self._usual_shapes(law)
+
+    def _usual_shapes(self, law: Law) -> tuple[str, ...]:
         if law.form.of_sources:
             return USUAL_SHAPES
         # The shape of one's own runs may be one that nobody serves: whole queries, experts in every other layer.
@@ -238,15 +242,8 @@ class PlanRequest:
         return {name: law if name == own else in_shape(law, name) for name in self.shapes(law)}
 
     def _plan(self, law: Law, progress: Progress) -> Plan:
-        """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
-        asked, found = self, self._plan_of_counts(law, progress)
-        if _more_epochs_pay(found):
-            asked = replace(self, epochs=MANY_EPOCHS)
-            found = asked._plan_of_counts(law, progress)
-        return asked._of_least_regret(found, law, progress)
-
-    def _of_least_regret(self, plan: Plan, law: Law, progress: Progress) -> Plan:
-        """The plan with a lower chance whose model serves for far less and has less expected regret; as it is without one."""
+        """The plan of the usual chance, or of a lower one that serves for far less with less expected regret."""
+        plan = self._plan_of_counts(law, progress)
         usual, others = plan.decision.model, (plan.less_sure, plan.less_sure_between)
         known = [(c.regret.expected, c) for c in (usual, *others) if c is not None and c.regret is not None]
         _, best = min(known, key=lambda each: each[0], default=(0.0, usual))
@@ -260,11 +257,9 @@ class PlanRequest:
             if regret is not None and regret.expected < usual.regret.expected:
                 usual = replace(usual, probability_at_least_base=CONFIDENCE)
                 between = None if best is plan.less_sure_between else plan.less_sure_between
-                shapes = {
-                    "more_sure_shape": plan.shapes[0].shape,
-                    "less_sure_between_shape": plan.less_sure_between_shape,
-                }
-                return replace(found, more_sure=usual, less_sure_between=between, **shapes)
+                shape, shape_between = plan.shapes[0].shape, plan.less_sure_between_shape
+                found = replace(found, more_sure=usual, more_sure_shape=shape)
+                return replace(found, less_sure_between=between, less_sure_between_shape=shape_between)
         return plan
 
     def _plan_of_counts(self, law: Law, progress: Progress) -> Plan:
@@ -272,27 +267,26 @@ class PlanRequest:
         if shapes := self.shapes(law):
             return self._plan_of_shapes(shapes, law, progress)
         progress("train and serve models of every size", 0.1)
-        question = self.question(law)
-        if (base := self.usual_base(law, question)) is not None:
-            question = replace(question, base=base)
-        if not self._any_shape().shapes(law):
-            return self._beside_all_counts(self.plan_of_shape(law, question), {"": (law, question.base)})
-        search = self.search(law, question)
+        question = self.against_usual(law, self.question(law))
+        search = self.search(law, question) if self._usual_shapes(law) else None
         plan = self.plan_of_shape(law, question, None if question.is_bought else search)
-        plan = _beside_less_sure(plan, {shape_name(law.family.name): search})
+        if search is not None:
+            plan = _beside_less_sure(plan, {shape_name(law.family.name): search})
         return self._beside_all_counts(plan, {"": (law, question.base)})
 
-    def _any_shape(self) -> PlanRequest:
-        """The same, of whatever shape is the best."""
-        return replace(self, details=replace(self.details, shape=None), kv_heads=None)
+    def export(self, plan: Plan, format: str, folder: Path) -> Export:
+        """Write what a plan decides for, to be trained on --train-gpus, and how to serve it as it was priced."""
+        from moescale.export.launch import export_model
+        from moescale.export.serving_launch import Server
 
-    def plan_of_shape(self, law: Law, question: Question | None = None, search: Search | None = None) -> Plan:
-        """The plan in the law's own shape; `search` as in `make_plan`."""
-        if question is None:
-            question = self.question(law)
-        if (base := self.usual_base(law, question)) is not None:
-            question = replace(question, base=base)
-        return self._within_tpot(law, question, search)
+        best, bounds, deployment = plan.decision, self.bounds, self.deployment
+        served = cost(best.architecture.architecture(), self.latency, deployment)
+        server = Server(cost=served, deployment=laid_out(deployment, served.attention_dp))
+        return export_model(
+            best.architecture, best.model.tokens, format, folder,
+            gpu=bounds.training_gpu(deployment), mfu=bounds.mfu, gpus=bounds.train_gpus, launch=self.launch or Launch(),
+            server=server, planned_flops=best.model.training_flops,
+        )  # fmt: skip
 
     def _beside_default(self, plan: Plan, law: Law) -> Plan:
         """The plan with what the default law would choose, in the shape of the law or in the usual ones where shapes were compared."""
@@ -300,20 +294,19 @@ class PlanRequest:
         if not self.beside_default or law.name == DEFAULT_LAW or by_loss:
             return plan
         with suppress(MoescaleError):
-            own = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
+            own = shape_name(law.family.name)
             asked = replace(self, details=LawOptions(), beside_default=False, explained=False)
             default = LawOptions().find_law()
-            found = asked._plan(default, silent) if plan.shapes else asked.plan_of_shape(in_shape(default, own))
-            other, shape = found.decision.model, found.shapes[0].shape if found.shapes else own
-            own_law = (
-                law if shape_name(law.family.name) == shape else in_shape(law, shape)
-            )  # as N and E of the other model's shape
-            here = predict(own_law, other.n_params, other.tokens, other.experts, extra=self.details.inputs()).loss
-            probability = None
+            if plan.shapes:
+                found = asked._plan(default, silent)
+            else:
+                found = asked.plan_of_shape(in_shape(default, own if own in SHAPES else PLANNED_SHAPE))
+            other, shape = found.decision.model, shape_name(str(found.asked["family"]))
+            here = law if own == shape else in_shape(law, shape)  # which speaks of that shape's N and E
+            loss = predict(here, other.n_params, other.tokens, other.experts, extra=self.details.inputs()).loss
+            probability, allowed = None, bool(here.allows(other.experts))
             with suppress(MoescaleError):  # the law may have no baseline in that shape
-                question = self.question(own_law)
-                question = replace(question, base=self.usual_base(own_law, question) or question.base)
-                search = self.search(own_law, question, coarse=True)
+                search = self.search(here, self.against_usual(here, self.question(here)), coarse=True)
                 _, sure = search.judged_shapes([found.decision.architecture], other.experts)
                 probability = None if sure is None else float(sure[0])
             keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
@@ -321,18 +314,19 @@ class PlanRequest:
             on_runs = {name: error for name, error in known.items() if isinstance(error, float)}
             return replace(
                 plan,
-                default_law=replace(other, loss=here, probability_at_least_base=probability),
+                default_law=replace(other, loss=loss, probability_at_least_base=probability),
                 default_law_shape=shape,
-                default_law_excluded=not bool(own_law.allows(other.experts)),
-                default_law_untested_by=None if own_law.allows(other.experts) else runs_of(law),
+                default_law_excluded=not allowed,
+                default_law_untested_by=None if allowed else runs_of(law),
                 default_law_beyond=beyond_runs(found.decision.caveats),
                 errors_on_runs=on_runs or None,
             )
         return plan
 
-    def _within_tpot(self, law: Law, question: Question, search: Search | None) -> Plan:
-        """At the deployment's limit of TPOT, or at the nearest that a model keeps."""
+    def plan_of_shape(self, law: Law, question: Question | None = None, search: Search | None = None) -> Plan:
+        """The plan in the law's own shape, at the limit of TPOT or the nearest that is kept; `search` as in `make_plan`."""
         deployment, latency = self.deployment, self.latency
+        question = question or self.against_usual(law, self.question(law))
         try:
             return make_plan(law, question, deployment, latency, search=search)
         except InfeasibleError as error:
@@ -348,7 +342,7 @@ class PlanRequest:
                     found = make_plan(law, question, replace(deployment, max_tpot_s=tpot_s), latency)
                     nearest = format_seconds(tpot_s).replace(" ", "")
                     break
-            if not self.slower:
+            if self.serving is None or self.serving.max_tpot is not None:
                 next_step = f"give --max-tpot {nearest}, or take a faster GPU"
                 raise InfeasibleError(error.what, nearest=f"--max-tpot {nearest}", next_step=next_step) from error
             slow = f"no model serves within {format_seconds(limit)} per output token: planned with --max-tpot {nearest}"
@@ -360,58 +354,58 @@ class PlanRequest:
         The best model of each shape is built first; the plan is made in the shape whose model stays the best when planned. Shapes that
         cannot have stated expert counts, or none of whose models stated training GPUs hold, are left out with a warning.
         """
-        bounds, base = self.bounds, None
-        laws = self.in_shapes(law)
+        laws, base = self.in_shapes(law), None
         questions = {name: self.question(laws[name]) for name in shapes}
-        searches: dict[str, Search] = {}
-        left_out: dict[str, str] = {}
-        usual = questions[PLANNED_SHAPE]
+        searches, choices, bought = dict[str, Search](), dict[str, ShapeChoice](), dict[str, Question]()
+        left_out, plans = dict[str, str](), dict[str, Plan]()
         answering = (name for name in shapes if is_served(laws[name], questions[name], self.deployment, self.latency))
         most = None if self.details.shape == EVERY_SHAPE else 2 + len(set(shapes) - set(USUAL_SHAPES))
         served = list(islice(answering, most))
         for i, name in enumerate(served if served != [PLANNED_SHAPE] else ()):  # else there is nothing to compare
             progress(f"models of the shape {name}", i / (len(served) + 1))
-            base = base or self.usual_base(laws[name], questions[name])
-            if base is not None:
-                questions[name] = replace(questions[name], base=base)
+            if questions[name].base is None:
+                questions[name] = self.against_usual(laws[name], replace(questions[name], base=base))
+            base = base or questions[name].base
             try:
-                searches[name] = self.search(laws[name], questions[name])
-                if name == PLANNED_SHAPE and usual.base is None:
-                    base = _as_known(searches[name])
+                searches[name] = search = self.search(laws[name], questions[name])
+                if name == PLANNED_SHAPE and base is None:
+                    base = _as_known(search)
             except MoescaleError as error:
                 left_out[name] = error.what
-        choices = {name: compared.choice_in_shape(name, search) for name, search in searches.items()}
-        found = {name: best[0] for name, best in choices.items() if best is not None}
-        bought = {name: best[1] for name, best in choices.items() if best is not None}
-        left_out |= {name: "no model of it answers the question" for name in choices.keys() - found.keys()}
-        plans: dict[str, Plan] = {}
+                continue
+            if (best := compared.choice_in_shape(name, search)) is None:
+                left_out[name] = "no model of it answers the question"
+            else:
+                choices[name], bought[name] = best
         refused: InfeasibleError | None = None
-        while found:
+        while choices:
             by_loss = compared.looks_for_loss(next(iter(searches.values())).question)
-            ordered = compared.in_order(compared.at_one_loss(found.values(), searches), PLANNED_SHAPE, by_loss=by_loss)
+            alike = compared.at_one_loss(choices.values(), searches)
+            ordered = compared.in_order(alike, PLANNED_SHAPE, by_loss=by_loss)
             best = ordered[0].shape
             if best in plans:
-                stated = (bounds.experts, bounds.train_gpus) != (None, None)  # what a shape may not have, or not fit
+                stated = (self.bounds.experts, self.bounds.train_gpus) != (
+                    None,
+                    None,
+                )  # which a shape may not have or fit
                 notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if stated]
                 beside = tuple(ordered) if len(ordered) > 1 else ()
                 plan = replace(plans[best], shapes=beside, warnings=(*notes, *plans[best].warnings))
                 plan = _beside_less_sure(plan, searches)
                 return self._beside_all_counts(plan, {name: (laws[name], questions[name].base) for name in served})
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
+            search, asked = searches[best], replace(bought[best], explained=self.explained)
             try:
-                search = searches[best]
-                if (
-                    bought[best].budget != search.question.budget
-                ):  # of days or dollars: the plan would correct it likewise
-                    search = self.search(laws[best], replace(bought[best], explained=search.question.explained))
+                if asked.budget != search.question.budget:  # of days or dollars: the plan would correct it likewise
+                    search = self.search(laws[best], asked)
                 plans[best] = plan = self.plan_of_shape(laws[best], questions[best], search)
             except InfeasibleError as error:
                 refused, left_out[best] = error, error.what
-                del found[best]
+                del choices[best]
                 continue
             factor = plan.accuracy and plan.accuracy.geometric_mean
             usd = plan.training and plan.training.usd
-            found[best] = compared.ShapeChoice(best, plan.decision.model, usd, price_factor=factor)
+            choices[best] = ShapeChoice(best, plan.decision.model, usd, price_factor=factor)
         if refused is not None:
             raise refused
         # What is nearest is said of the shape whose models come closest.
@@ -431,12 +425,12 @@ class PlanRequest:
         other = compared.better_choice(plan.decision.model, every, PLANNED_SHAPE)
         return plan if other is None else replace(plan, unbounded=other.model, unbounded_shape=other.shape or None)
 
-    def usual_base(self, law: Law, question: Question) -> KnownModel | None:
-        """The baseline of the default shape for a question in another one; None where that names one, or is of another law."""
+    def against_usual(self, law: Law, question: Question) -> Question:
+        """A question with the baseline of the default shape; as it is where it names one, or of another law."""
         speaks = law.form.of_sources or self.shapes(law)
         if question.base is not None or not speaks or law.family.name == SHAPES[PLANNED_SHAPE]:
-            return None
-        return self._planned_base(in_shape(law, PLANNED_SHAPE))
+            return question
+        return replace(question, base=self._planned_base(in_shape(law, PLANNED_SHAPE)))
 
 
 def _beside_less_sure(plan: Plan, searches: Mapping[str, Search]) -> Plan:
@@ -447,56 +441,27 @@ def _beside_less_sure(plan: Plan, searches: Mapping[str, Search]) -> Plan:
     if found is None:
         return plan
     between = _at_chance(searches, BETWEEN, plan.decision.model.usd_per_mtok)
-    shape, model = between or (None, None)
-    return replace(
-        plan,
-        less_sure=found[1],
-        less_sure_shape=found[0],
-        less_sure_between=model,
-        less_sure_between_shape=shape,
-    )
+    (shape, model), (shape_between, model_between) = found, between or (None, None)
+    named = {"less_sure_between": model_between, "less_sure_between_shape": shape_between}
+    return replace(plan, less_sure=model, less_sure_shape=shape, **named)
 
 
 def _at_chance(searches: Mapping[str, Search], chance: float, usd_per_mtok: float) -> tuple[str, Candidate] | None:
     """The shape and the cheapest model with a chance of the loss, as built; None where none costs less than so many dollars."""
-    asked = {
-        name: replace(search, question=replace(search.question, confidence=chance)) for name, search in searches.items()
-    }
+    asked, price = dict[str, Search](), attrgetter("usd_per_mtok")
     found: dict[str, Candidate] = {}
-    for name, search in asked.items():
+    for name, each in searches.items():
+        asked[name] = search = replace(each, question=replace(each.question, confidence=chance))
         rows = search.at_loss(search.question.max_loss)
         served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
-        found |= {name: min(served, key=_price)} if served else {}
-    name = min(found, key=lambda shape: _price(found[shape]), default="")
-    if not name or _price(found[name]) >= usd_per_mtok:
+        found |= {name: min(served, key=price)} if served else {}
+    name = min(found, key=lambda shape: found[shape].usd_per_mtok, default="")
+    if not name or found[name].usd_per_mtok >= usd_per_mtok:
         return None
-    built = compared.choice_in_shape(name, asked[name])
-    if built is None:
+    if (built := compared.choice_in_shape(name, asked[name])) is None:
         return name, replace(found[name], probability_at_least_base=chance)
     best, _ = built
     return name, replace(best.model, probability_at_least_base=chance, training_usd=best.training_usd)
-
-
-def _price(model: Candidate) -> float:
-    return model.usd_per_mtok
-
-
-def _more_epochs_pay(plan: Plan) -> bool:
-    """Whether the model of more epochs serves for less and repays its training before it has served as many tokens as it was trained on."""
-    more, use, model = plan.more_epochs, plan.training, plan.decision.model
-    if plan.objective != "serve" or more is None or more.training_usd is None or use is None or use.usd is None:
-        return False
-    after = compared.repaid_after(
-        compared.ShapeChoice("", more, more.training_usd), compared.ShapeChoice("", model, use.usd)
-    )
-    return more.usd_per_mtok < model.usd_per_mtok and after is not None and after <= more.tokens
-
-
-def _stated_wider(plan: Plan, deployment: Deployment) -> list[str]:
-    """The options of a plan's server that a deployment is without."""
-    most, weights = plan.asked.get("max_gpus"), plan.asked.get("weights")
-    told = [f"--weights {weights}"] if isinstance(weights, str) and weights != (deployment.weights or "bf16") else []
-    return [*told, *([f"--max-gpus {most}"] if most != deployment.max_gpus else [])]
 
 
 def _as_known(search: Search) -> KnownModel:

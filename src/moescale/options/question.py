@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from moescale import bounds
 from moescale.errors import InfeasibleError, InputError, MoescaleError, located, unknown_name
@@ -17,7 +17,7 @@ from moescale.units import expert_model
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
     from moescale.planning.allocation import Budget
-    from moescale.planning.question import KnownModel, Objective, Question
+    from moescale.planning.question import KnownModel, Question
     from moescale.planning.training_price import TrainingPrice
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 MOST_COUNTS = 256  # expert counts of one plan
 COUNTS = within(bounds.COUNT)
 SCORE = within(bounds.SHARE)  # a share of right answers
+# What a question has by the option's own name.
+SAME = (
+    *("max_usd_per_mtok", "max_total_usd", "max_active_params", "max_total_params"),
+    *("lifetime_tokens", "confidence", "vocab_size", "disaggregated"),
+)
 MODELS, LIFE = "Models to consider", "Training price and lifetime"
 bounded, of_life = partial(quantity, panel="Bounds"), partial(quantity, panel=LIFE)
 considered = partial(text, panel=MODELS, metavar="LIST")
@@ -35,22 +40,12 @@ considered = partial(text, panel=MODELS, metavar="LIST")
 class TrainingOptions(Group):
     """What training costs, and how many tokens a model serves in its life."""
 
-    lifetime_tokens: float | None = of_life(
-        "Output tokens to serve; adds the serving bill and the model with the lowest total cost.", bounds.TOKENS
-    )
+    lifetime_tokens: float | None = of_life("Output tokens to serve; plans the life of the lowest cost.", bounds.TOKENS)
     train_gpu: str | None = text("GPU to train on; default: --gpu.", panel=LIFE)
-    train_gpus: int | None = of_life(
-        "Number of GPUs to train on; default: as many as hold the run and end it within 30 days.", whole=True
-    )
+    train_gpus: int | None = of_life("GPUs to train on; default: what ends the run within 30 days.", whole=True)
     mfu: float | None = of_life("MFU of training; default: predicted from the parts of a training step.", bounds.SHARE)
-    train_precision: str | None = text(
-        "Precision of training products: bf16 or fp8; default: bf16, compare-models: as published; exports train in bf16.",
-        panel=LIFE,
-    )
-    train_usd_per_gpu_hour: float | None = of_life(
-        "Price of a GPU hour of training; default: the serving price, or the catalogue's for --train-gpu.",
-        bounds.USD_PER_HOUR,
-    )
+    train_precision: str | None = text("Precision of training products: bf16 or fp8; default: bf16.", panel=LIFE)
+    train_usd_per_gpu_hour: float | None = of_life("Price of a GPU hour of training.", bounds.USD_PER_HOUR)
 
     def training_gpu(self, deployment: Deployment) -> Gpu:
         """The GPU to train on, by default the one that serves."""
@@ -59,27 +54,19 @@ class TrainingOptions(Group):
         with located("--train-gpu"):
             return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
 
-    def training_price(
-        self, deployment: Deployment, *, unpriced: bool = False, launch: Launch | None = None
-    ) -> TrainingPrice | None:
-        """The price of training; None for a GPU without a price that nothing needs. `launch`: of the runs that are timed.
-
-        Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
-        """
+    def training_price(self, deployment: Deployment, launch: Launch | None = None) -> TrainingPrice:
+        """The price of training; a stated GPU without a price is refused. `launch`: of the runs that are timed."""
         from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.planning.training_price import TrainingPrice, default_mfu
 
         gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
         launch = self._in_precision(launch, gpu)
-        stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
-        unpriced = unpriced or stated == (None,) * 4
-        if usd is None:
+        if usd is None and gpu.name == deployment.gpu.name:
+            usd = float(deployment.usd_per_gpu_hour)
+        elif usd is None:
             try:
-                own = gpu.name == deployment.gpu.name
-                usd = float(deployment.usd_per_gpu_hour) if own else usd_per_gpu_hour(gpu)
+                usd = usd_per_gpu_hour(gpu)
             except InputError as error:
-                if self.lifetime_tokens is None and unpriced:
-                    return None
                 where, next_step = error.where or "--train-gpu", "give --train-usd-per-gpu-hour as well"
                 raise InputError(error.what, where=where, nearest=error.nearest, next_step=next_step) from error
         mfu = default_mfu() if self.mfu is None else self.mfu
@@ -111,64 +98,27 @@ class BoundOptions(TrainingOptions):
     >>> question = bounds.question(LawOptions().find_law(), ServingOptions().deployment())
     """
 
-    budget: float | None = quantity(
-        "Training FLOPs, such as 5.15e21; instead: --train-gpus and --days, or --budget-usd.", bounds.FLOPS
-    )
+    budget: float | None = quantity("Training FLOPs, such as 5.15e21; instead: --days or --budget-usd.", bounds.FLOPS)
     days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", bounds.DAYS)
     budget_usd: float | None = quantity("Dollars for training.", bounds.TOTAL_USD)
-    experts: str | None = considered(
-        "Expert counts to consider, such as 8,16,32 or '<=16'; default: those of --shape, doubled to 512 at most as far as the law speaks."
-    )
-    match: str | None = text(
-        "Baseline: expert count, loss or model name; default: the best dense model; an expert count means its loss-optimal model.",
-        metavar="E|LOSS|MODEL",
-    )
-    target: str | None = text(
-        "Benchmark score of the baseline; a dense model that is expected to reach it, such as hellaswag=0.75.",
-        metavar="TASK=SCORE",
-    )
-    match_experts: int | None = quantity(
-        "Baseline by its expert count; the same as --match E.", whole=True, panel=MODELS
-    )
-    against: str | None = considered(
-        "Published models to show with the plan, such as deepseek-v3:15T (its tokens); default: the nearest in training FLOPs."
-    )
-    objective: str | None = text(
-        "Goal: serve, quality, lifetime or loss; serve: cheapest at the baseline's loss, quality: lowest loss at a serving cost, "
-        "lifetime: lowest cost of training and serving, loss: lowest loss; without it, the bounds decide."
-    )
-    confidence: float | None = bounded(
-        "Required probability of reaching the loss; default: 0.8 for an ensemble; for one law, its central curve.",
-        bounds.SHARE,
-    )
+    experts: str | None = considered("Expert counts to consider, such as 8,16,32 or '<=16'; default: the shape's.")
+    match: str | None = text("Baseline: experts, loss or model; default: the best dense model.", metavar="E|LOSS|MODEL")
+    target: str | None = text("Benchmark score of a dense baseline, such as hellaswag=0.75.", metavar="TASK=SCORE")
+    match_experts: int | None = quantity("Baseline by its expert count, as --match E.", whole=True, panel=MODELS)
+    against: str | None = considered("Published models to show, such as deepseek-v3:15T; default: the nearest.")
+    objective: str | None = text("Goal: serve, quality, lifetime or loss.")
+    confidence: float | None = bounded("Required probability of reaching the loss; default: 0.8.", bounds.SHARE)
     max_loss: float | None = bounded("Highest loss; replaces the baseline's loss.", bounds.LOSS)
-    max_usd_per_mtok: float | None = bounded(
-        "Highest serving cost in dollars per million output tokens.", bounds.USD_PER_MTOK
-    )
-    max_tokens: float | None = bounded(
-        "Most training tokens; default: the most that a published model was trained on, and 4 epochs of --unique-tokens without a life.",
-        bounds.TOKENS,
-    )
+    max_usd_per_mtok: float | None = bounded("Most dollars per million output tokens.", bounds.USD_PER_MTOK)
+    max_tokens: float | None = bounded("Most training tokens; default: the most published, 4 epochs.", bounds.TOKENS)
     max_active_params: float | None = bounded("Most active parameters, without embeddings.", bounds.PARAMETERS)
     max_total_params: float | None = bounded("Most total parameters, without embeddings.", bounds.PARAMETERS)
     max_days: float | None = bounded("Most days of training on --train-gpus.", bounds.DAYS)
-    within_chance: float | None = bounded(
-        "Chance to stay within stated days or dollars, by the errors of published runs and servings; default: as predicted, about half.",
-        bounds.SHARE,
-    )
-    max_total_usd: float | None = of_life(
-        "Dollars for training and serving together; needs --lifetime-tokens.", bounds.TOTAL_USD
-    )
-    disaggregated: bool = flag(
-        "Price models with prefill and decode on GPUs of their own, as many of each as keep all busy; cost --prefill-gpus auto has whole numbers.",
-        panel="Price",
-    )
-    bootstrap: int | None = quantity(
-        "Draws of the law for intervals; default: all; 0: no intervals.", bounds.DRAWS, panel=DETAILS
-    )
-    vocab_size: int | None = quantity(
-        "Vocabulary of the served and exported model; default: the law's, or 32000.", 2, whole=True, panel=MODELS
-    )
+    within_chance: float | None = bounded("Chance to stay within days or dollars; default: about half.", bounds.SHARE)
+    max_total_usd: float | None = of_life("Dollars for training and serving together.", bounds.TOTAL_USD)
+    disaggregated: bool = flag("Price models with prefill and decode on GPUs of their own.", panel="Price")
+    bootstrap: int | None = quantity("Draws of the law; default: all; 0: no intervals.", bounds.DRAWS, panel=DETAILS)
+    vocab_size: int | None = quantity("Vocabulary; default: the law's, or 32000.", 2, whole=True, panel=MODELS)
 
     def question(
         self,
@@ -177,10 +127,9 @@ class BoundOptions(TrainingOptions):
         details: LawOptions | None = None,
         *,
         kv_heads: int | None = None,
-        unpriced: bool = False,
         launch: Launch | None = None,
     ) -> Question:
-        """The question under the `details` of a law; `unpriced`: training may be on a GPU without a price, and has then none.
+        """The question under the `details` of a law.
 
         Its budget is what days and dollars buy at the MFU of the base. `launch` says how the run is trained. Raises InputError that names the option.
         """
@@ -197,32 +146,39 @@ class BoundOptions(TrainingOptions):
         few = FEW_EPOCHS * (details.unique_tokens or math.inf)
         if few < tokens and (self.max_tokens, self.lifetime_tokens) == (None, None):
             tokens, epochs = few, FEW_EPOCHS
-        objectives = {name: name for name in get_args(Objective)}
-        if self.objective is not None and self.objective not in objectives:
-            raise unknown_name("objective", self.objective, objectives, where="--objective")
-        experts = self.expert_counts(law)
+        objective: Any = self.objective
+        sizes = (self.max_active_params, self.max_total_params)
+        aims = (self.match, self.match_experts, self.target, self.max_loss, self.max_usd_per_mtok, self.lifetime_tokens)
+        if objective is None and sizes != (None, None) and aims == (None,) * len(aims):
+            objective = "loss"  # where a size is bounded and nothing else says what is looked for
+        elif objective is not None and objective not in get_args(Objective):
+            raise unknown_name("objective", objective, get_args(Objective), where="--objective")
+        experts, base_experts = self.expert_counts(law), self._base_experts(law)
 
-        def budget(training: TrainingPrice | None) -> Budget:
-            _, most = self._most_flops(training, base, law)
-            flops, bought = self._flops(training, most), ()
-            if training is not None and self.lifetime_tokens is None:
-                bought = training.flops_by_experts(*self._limits, most)
-            return Budget(flops, tokens, details.inputs(), bought, epochs)
+        def bought(training: TrainingPrice) -> tuple[str | None, float | None, Budget]:
+            whose, most = self._most_flops(training, base, law)
+            if self._limits[0] is not None and self.train_gpus is None:
+                where = "--days" if self.days else "--max-days"
+                raise InputError("needs a number of GPUs", where=where, next_step="give --train-gpus as well")
+            each = training.flops_by_experts(*self._limits, most) if self.lifetime_tokens is None else ()
+            flops = training.flops_bought(*self._limits, most)
+            return whose, most, Budget(flops, tokens, details.inputs(), each, epochs)
 
-        training = self.training_price(deployment, unpriced=unpriced, launch=launch)
-        bought = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)
-        first = budget(training)
-        if training is not None and training.timed and bought != (None,) * len(bought):
-            training = self._by_parts(training, law, first, (*experts, self._base_experts(law)))
-        asked, (budget_of, most_flops) = budget(training), self._most_flops(training, base, law)
+        training = self.training_price(deployment, launch)
+        limits = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)
+        _, _, first = bought(training)
+        if training.timed and limits != (None,) * len(limits):
+            training = self._by_parts(training, law, first, (*experts, base_experts))
+        budget_of, most_flops, asked = bought(training)
         if self.against is not None:
             against = tuple(published_model(name, "--against") for name in listed("--against", self.against))
         else:
             against = nearest_published(asked.flops) if law.form.of_sources else ()
+        same: dict[str, Any] = {name: getattr(self, name) for name in SAME}
         return Question(
             budget=asked,
             experts=experts,
-            match_experts=self._base_experts(law),
+            match_experts=base_experts,
             base=base,
             base_flops=self._base_flops(training, law, first) if asked.by_experts else None,
             budget_of=budget_of,
@@ -230,43 +186,27 @@ class BoundOptions(TrainingOptions):
             against=against,
             against_stated=self.against is not None,
             max_loss=loss if self.max_loss is None else None if self._of_loss else self.max_loss,
-            max_usd_per_mtok=self.max_usd_per_mtok,
-            lifetime_tokens=self.lifetime_tokens,
             training=training,
             train_gpus=None if self.train_gpus is None else float(self.train_gpus),
             max_days=self._limits[0],
             max_training_usd=self.budget_usd,
             max_flops=most_flops,
-            max_total_usd=self.max_total_usd,
             kv_heads=self._kv_heads_of(base, law) if kv_heads is None else kv_heads,
-            vocab_size=self.vocab_size,
-            disaggregated=self.disaggregated,
             draws=self.bootstrap,
             convention=details.convention,
-            objective=self._implied() if self.objective is None else objectives[self.objective],
-            confidence=self.confidence,
-            max_active_params=self.max_active_params,
-            max_total_params=self.max_total_params,
+            objective=objective,
+            **same,
         )
 
-    def _implied(self) -> Objective | None:
-        """The lowest loss, where a size is bounded and nothing else says what is looked for."""
-        sizes = (self.max_active_params, self.max_total_params)
-        aims = (self.match, self.match_experts, self.target, self.max_loss, self.max_usd_per_mtok, self.lifetime_tokens)
-        return "loss" if sizes != (None, None) and aims == (None,) * len(aims) else None
-
     def _by_parts(self, training: TrainingPrice, law: Law, budget: Budget, experts: tuple[float, ...]) -> TrainingPrice:
-        """The price with the MFU of each expert count from the parts of a training step; days and dollars buy at the base's.
-
-        As stated where no split holds a model, and for a law that a plan refuses anyway.
-        """
+        """The price with the MFU of each expert count, at the base's; as stated where no split holds a model."""
         from moescale.planning.training_price import by_parts
 
         try:
             found = by_parts(training, law, budget, experts, gpus=self.train_gpus, vocab_size=self.vocab_size)
         except MoescaleError:
             return training
-        return found if found.rate is None else replace(found, mfu=float(found.rate.at(self._base_experts(law))))
+        return found if found.rate is None else replace(found, mfu=float(found.mfu_at(self._base_experts(law))))
 
     def matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names, or the dense model of the score that --target states."""
@@ -299,7 +239,7 @@ class BoundOptions(TrainingOptions):
         return KnownModel(name=name, architecture=shape.architecture(), tokens=tokens)
 
     def _kv_heads_of(self, base: KnownModel | None, law: Law) -> float | None:
-        """Those of the published model that --match names, else one cache would be set against another; None: the law's."""
+        """Those of the model that --match names, else one cache would be set against another; None: the law's."""
         if base is None or self.target is not None or law.family.kv_lora_rank or base.architecture.kv_lora_rank:
             return None
         heads, cached = (float(n) for n in (base.architecture.n_heads, base.architecture.n_kv_heads))
@@ -319,41 +259,27 @@ class BoundOptions(TrainingOptions):
         days = [days for days in (self.days, self.max_days) if days is not None]
         return min(days, default=None), self.train_gpus, self.budget_usd
 
-    def _flops(self, training: TrainingPrice | None, most: float | None) -> float:
-        """The FLOPs that time or dollars buy, `most` of them; InputError for none or two budgets."""
+    def _most_flops(
+        self, training: TrainingPrice, base: KnownModel | None, law: Law
+    ) -> tuple[str | None, float | None]:
+        """The most FLOPs of training, and whose they are where no budget is stated; InputError for none or two."""
+        from moescale.planning.total_cost import flops_optimal
+
         stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}
         given = [name for name, value in stated.items() if value is not None]
-        if len(given) > 1 or (not given and most is None):
+        if len(given) == 1:
+            return None, self.budget
+        if not given and self.max_total_usd:
+            return "the total dollars", self.max_total_usd / training.usd_per_flop
+        if not given and base is not None:
+            return base.name, base.training_flops
+        if given or not self._of_loss or self.max_loss is None:
             what = f"{' and '.join(given)} state a budget each" if given else "no budget"
             for_life = "" if self.lifetime_tokens is None else ", --max-total-usd X or --max-loss X"
             ways = "--budget FLOPS, --train-gpus N --days X, --budget-usd X, --match MODEL for its FLOPs"
             raise InputError(what, where="--budget", next_step=f"give one of {ways}{for_life}")
-        if training is None:
-            if most is not None:
-                return most
-            what, next_step = "needs a priced GPU to train on", "give --train-usd-per-gpu-hour as well"
-            raise InputError(what, where=given[0], next_step=next_step)
-        if self._limits[0] is not None and self.train_gpus is None:
-            where = "--days" if self.days else "--max-days"
-            raise InputError("needs a number of GPUs", where=where, next_step="give --train-gpus as well")
-        return training.flops_bought(*self._limits, most)
-
-    def _most_flops(
-        self, training: TrainingPrice | None, base: KnownModel | None, law: Law
-    ) -> tuple[str | None, float | None]:
-        """The most FLOPs of training, and whose they are where no budget is stated; None for what neither says."""
-        from moescale.planning.total_cost import flops_optimal
-
-        if (self.budget, self.days, self.budget_usd) != (None, None, None):
-            return None, self.budget
-        if training is not None and self.max_total_usd:
-            return "the total dollars", self.max_total_usd / training.usd_per_flop
-        if base is not None:
-            return base.name, base.training_flops
-        if not self._of_loss or self.max_loss is None:
-            return None, None
-        model = expert_model(self._base_experts(law))
-        found = float(flops_optimal(law, self._base_experts(law), self.max_loss, 0.0).training_flops[0])
+        experts = self._base_experts(law)
+        found, model = float(flops_optimal(law, experts, self.max_loss, 0.0).training_flops[0]), expert_model(experts)
         if not math.isfinite(found):
             what = f"no {model} has a loss of {self.max_loss:g} by {law.name}"
             raise InfeasibleError(what, where="--max-loss", next_step="give a higher loss, or --budget FLOPS")
@@ -365,9 +291,9 @@ class BoundOptions(TrainingOptions):
         others = (self.budget, self.days, self.budget_usd, self.max_total_usd, self.match, self.target)
         return self.lifetime_tokens is not None and self.max_loss is not None and others == (None,) * len(others)
 
-    def _base_flops(self, training: TrainingPrice | None, law: Law, budget: Budget) -> float | None:
+    def _base_flops(self, training: TrainingPrice, law: Law, budget: Budget) -> float | None:
         """What days or dollars buy the baseline, in bf16 whatever the others are trained in; None where FLOPs are stated."""
-        if training is None or training.rate is None:
+        if training.rate is None:
             return None
         if training.launch.precision != "bf16":
             plain = replace(training, rate=None, launch=replace(training.launch, precision="bf16"))

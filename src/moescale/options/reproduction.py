@@ -34,45 +34,22 @@ class ReproductionOptions(ServingOptions):
     >>> costs = ReproductionOptions(server="today", latency="roofline", max_num_seqs="256").costs()
     """
 
-    server: str = text(
-        "Server: yun2024 (vLLM of early 2024, as its sources have it) or today (fused experts, today's lengths); other options "
-        "replace its parts.",
-        default=PAPER_SERVER,
-    )
+    server: str = text("Server: yun2024 (vLLM of early 2024) or today; options replace parts.", default=PAPER_SERVER)
     prompt: float | None = quantity("Mean prompt tokens per request; default: the server's.", REQUEST_TOKENS)
     output: float | None = quantity("Mean output tokens per request; default: the server's.", REQUEST_TOKENS)
-    max_num_seqs: str | None = text(
-        "Most concurrent requests of a replica; none: memory alone limits the batch; default: the server's (none).",
-        metavar="INT|none",
-    )
-    reserve: float | None = quantity(
-        "Memory of each GPU for activations and the runtime, such as 2GiB; default: the server's (0).", RESERVED
-    )
+    max_num_seqs: str | None = text("Most concurrent requests; default: the server's (none).", metavar="INT|none")
+    reserve: float | None = quantity("Memory of each GPU for the runtime; default: the server's (0).", RESERVED)
     summary: bool = flag("Count numbers and claims that hold, and over the law's draws, instead of listing claims.")
-    figure: str | None = text(
-        "Draw this figure of the paper (1 to 6, 8, or verdict) instead; -o names its folder.", metavar="N"
-    )
+    figure: str | None = text("Draw this figure (1 to 6, 8, or verdict) instead; -o names its folder.", metavar="N")
     folder: Path | None = path("Folder for the claims and all figures (SVG, PDF, PNG, CSV).", name="-o")
     convention: str | None = text("How activated parameters are counted: paper, exact or dense; default: the law's.")
-    moe_execution: str | None = text(
-        "Execution of experts: fused (top-k experts per token) or all-experts (every expert of the GPU for every token, as in "
-        "vLLM 0.2.7); default: the server's."
-    )
-    gpu_counts: str | None = text(
-        "GPU counts to try, such as 1,2,4,8; default: every one up to --max-gpus.", metavar="LIST"
-    )
-    gpu_memory: float | None = quantity(
-        "Memory of each GPU, such as 80GiB; default: the GPU's.", 1e9, RESERVED.most, unit="bytes"
-    )
-    context: float | None = quantity(
-        "Tokens of cache that a request holds on average; default: prompt + output / 2.", REQUEST_TOKENS
-    )
+    moe_execution: str | None = text("Execution of experts: fused or all-experts; default: the server's.")
+    gpu_counts: str | None = text("GPU counts to try, such as 1,2,4,8; default: all.", metavar="LIST")
+    gpu_memory: float | None = quantity("Memory of each GPU, such as 80GiB.", 1e9, RESERVED.most, unit="bytes")
+    context: float | None = quantity("Tokens of cache of a request; default: prompt + output / 2.", REQUEST_TOKENS)
     vocab_size: int | None = quantity("Vocabulary of embeddings that are served; default: none.", 2, whole=True)
     layer_width: float | None = quantity("Width over depth of the models; default: the paper's, 111.", 1, 1e4)
-    host_times: str | None = text(
-        "Time of the CPU in line with the kernels, of a pass and of each running sequence, such as 1.4ms,0.103ms.",
-        metavar="PASS,SEQUENCE",
-    )
+    host_times: str | None = text("CPU time of a pass and a sequence: 1.4ms,0.103ms.", metavar="PASS,SEQUENCE")
 
     def __post_init__(self) -> None:
         """Parts that are not stated are the server's."""

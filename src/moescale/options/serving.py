@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -43,57 +43,26 @@ class ServingOptions(Group):
     prompt: float | None = quantity(f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", REQUEST_TOKENS)
     output: float | None = quantity(f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", REQUEST_TOKENS)
     trace: Path | None = path(
-        "File of requests; replaces --prompt and --output; ShareGPT JSON, or CSV or JSON lines with token counts."
+        "File of requests with token counts, in place of --prompt and --output; CSV or JSON lines."
     )
-    latency: str = text(
-        "Latency source; silicon (measured kernels), silicon:ENGINE[@VERSION], roofline, the path of a latency table, or auto "
-        "(silicon where it covers the model).",
-        default="auto",
-    )
-    scheduling: str | None = text(
-        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass; default: as the "
-        "engine of --latency does (vLLM: chunked)."
-    )
-    host: str | None = text(
-        "CPU time of the server: none, in-line or asynchronous (vLLM's published times); default: as the engine of --latency "
-        "does (asynchronous)."
-    )
-    expert_parallel: int | None = quantity(
-        "GPUs of a replica that hold whole experts; default 1 (every expert is split), or all with attention groups. The load "
-        "of experts follows the power law of the measured kernels.",
-        whole=True,
-    )
-    attention_dp: int | None = quantity(
-        "Attention data-parallel groups of a replica, with experts over all GPUs; vLLM's data parallel with expert "
-        "parallel, SGLang's dp-attention; default: 1, or more where that is cheaper and one group would hold its cache twice.",
-        GPUS,
-    )
+    latency: str = text("Latency source: silicon (or silicon:ENGINE), roofline, a table, or auto.", default="auto")
+    scheduling: str | None = text("Passes of prefill and decode: separate or chunked; default: the engine's.")
+    host: str | None = text("CPU time of the server: none, in-line or asynchronous; default: the engine's.")
+    expert_parallel: int | None = quantity("GPUs of a replica that hold whole experts; default 1.", whole=True)
+    attention_dp: int | None = quantity("Groups of a replica's attention (data parallel); default: the cheapest.", GPUS)
     usd_per_gpu_hour: float | None = priced("Price of a GPU hour; default: the catalogue's.", USD_PER_HOUR)
-    capital_usd_per_gpu: float | None = priced(
-        "Owned hardware: price of a GPU with its share of the server.", LEAST, 1e9
-    )
+    capital_usd_per_gpu: float | None = priced("Owned hardware: price of a GPU with its server.", LEAST, 1e9)
     years: float | None = priced("Owned hardware: years of depreciation; default 5.", 0.01, 100)
     power_w: float | None = priced("Owned hardware: watts of a GPU with its share of the server.", 0)
     usd_per_kwh: float | None = priced("Owned hardware: price of electricity; default 0.08.", 0)
     pue: float | None = priced("Owned hardware: power usage effectiveness of the site; default 1.56.", 1, 100)
-    max_num_seqs: str | None = text(
-        "Most concurrent requests of a replica; none: memory alone limits the batch; default: vLLM's, for each attention group.",
-        metavar="INT|none",
-    )
+    max_num_seqs: str | None = text("Most concurrent requests of a replica; default: vLLM's.", metavar="INT|none")
     max_ttft: float | None = seconds("Longest TTFT (time to first token), such as 500ms.")
-    max_tpot: float | None = seconds(
-        "Longest time per output token; default of plan and compare-models: 50ms; or none. 50ms is 20 tokens/s a user."
-    )
+    max_tpot: float | None = seconds("Longest time per token, or none; default: plan 50ms.")
     memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", SHARE, default=0.9)
-    reserve: float | None = quantity(
-        "Memory of each GPU for activations and the runtime, such as 2GiB; default: 1.5GiB, the median of vLLM's logs.",
-        RESERVED,
-    )
+    reserve: float | None = quantity("Memory of each GPU that is kept free; default: 1.5GiB.", RESERVED)
     utilization: float = quantity("Share of the maximum throughput that traffic uses.", SHARE, default=1.0)
-    weights: str | None = text(
-        "Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4; default: a known model's as released or as its config says, "
-        "else bf16."
-    )
+    weights: str | None = text("Weights: bf16, fp8, int4, nvfp4 or mxfp4; default: as released, else bf16.")
     kv_cache: str | None = text("Format of the KV cache: bf16, fp8 or int4; default: bf16.")
     kv_heads: int | None = quantity("KV heads per layer; default: the number of query heads.", whole=True)
 
@@ -113,23 +82,21 @@ class ServingOptions(Group):
     def deployment(
         self,
         *,
-        gpu: Gpu | None = None,
         weights: Precision | None = None,
-        usd_per_gpu_hour: float | None = None,
         usual_tpot_s: float | None = None,
         remark: Remark = ignore,
     ) -> Deployment:
-        """The deployment that the options state; the arguments stand before the options of their names.
+        """The deployment that the options state; `weights` stand before the option of that name.
 
         `usual_tpot_s` is the limit of TPOT where none is stated. Raises InputError that names the option.
         """
         from moescale.hardware.precisions import find_precision
-        from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
+        from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.latency.engines import engine_of_latency, find_host
         from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
 
-        card, traffic = gpu or self.find_gpu(), self.traffic(remark)
-        price = usd_per_gpu_hour or self.stated_price()
+        gpu, traffic = self.find_gpu(), self.traffic()
+        price = self.stated_price()
         with located("--weights"):
             weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
         with located("--kv-cache"):
@@ -144,8 +111,8 @@ class ServingOptions(Group):
         with located("--host"):
             host = find_host(self.host or ("asynchronous" if engine.asynchronous else "none"))
         deployment = Deployment(
-            gpu=card,
-            usd_per_gpu_hour=catalogue_price(card) if price is None else price,
+            gpu=gpu,
+            usd_per_gpu_hour=usd_per_gpu_hour(gpu) if price is None else price,
             prompt_tokens=traffic.prompt_tokens,
             output_tokens=traffic.output_tokens,
             max_gpus=self.max_gpus or NODE,
@@ -190,17 +157,14 @@ class ServingOptions(Group):
             )
         return source if deployment.host == NO_OVERHEAD else kernels_alone(source)
 
-    def traffic(self, remark: Remark = ignore) -> Traffic:
+    def traffic(self) -> Traffic:
         """The lengths that --prompt, --output and --trace state; without any of them, ShareGPT's means."""
         from moescale.serving.traffic import Traffic, read_trace
 
         if self.trace is None:
             return Traffic(self.prompt or DEFAULT_TRAFFIC[0], self.output or DEFAULT_TRAFFIC[1])
         refuse(self, ("prompt", "output"), "goes without --trace, which states the lengths")
-        traffic = read_trace(self.trace)
-        if traffic.approximate:
-            remark(f"{self.trace}: tokens estimated at 4 characters each; a tokenizer's counts may differ by a third")
-        return traffic
+        return read_trace(self.trace)
 
     def stated_price(self) -> float | None:
         """Dollars of a GPU hour, as stated or of owned hardware; None for the catalogue's price."""
@@ -216,7 +180,7 @@ class ServingOptions(Group):
             next_step = f"watts of one GPU with its share of the server, such as {such_as}"
             raise InputError(what, where="--power-w", next_step=next_step)
         stated = {"years": self.years, "usd_per_kwh": self.usd_per_kwh, "pue": self.pue}
-        terms = asdict(owned_defaults()) | {name: value for name, value in stated.items() if value is not None}
+        terms = owned_defaults() | {name: value for name, value in stated.items() if value is not None}
         return float(owned_usd_per_gpu_hour(self.capital_usd_per_gpu, power_w=self.power_w, **terms))
 
     def price_terms(self) -> str | None:

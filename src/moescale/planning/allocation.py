@@ -6,7 +6,7 @@ sets at once and gain a leading axis of k. Sizes are real-valued; a buildable sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Annotated
@@ -17,17 +17,13 @@ from numpy.typing import NDArray
 from moescale.bounds import FLOPS, TOKENS, check_bounds
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import elasticity, law_size, n_active, tokens_within
-from moescale.roots import RESOLUTION, bracket, bracket_rows
-from moescale.scaling_laws.covariates import further_inputs, option
-from moescale.scaling_laws.form import Inputs
+from moescale.roots import RESOLUTION, bracket_rows, last_within
+from moescale.scaling_laws.form import Inputs, further_inputs, option
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
 SIZES = 10.0 ** np.linspace(4.0, 15.0, 177)  # where the optimum is bracketed before it is refined: 16 to a decade
 COARSE = 4  # of them one in so many, for draws: there are hundreds, and refining is cheap
-SECTIONS = 40  # of an interval in each step of a search that prices models
-FEW_SECTIONS = 8  # where the interval is narrow, and a secant of cost likely to be right
-AROUND = (-1e-2, -1e-4, -1e-6, 0.0, 1e-6, 1e-4, 1e-2)  # of an interval, from where that secant meets the limit
 CLOSE = 1e-12  # of a size, relative: limits that one step of cost crosses lead to one size
 NEARBY = 0.03  # of ln N around a size that is expected to be the answer
 # Of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22.
@@ -36,7 +32,6 @@ FLAT = 1e-11
 OF_DRAWS = 1e-9
 # "Training with up to 4 epochs of repeated data yields negligible changes to loss compared to having unique data" (arXiv 2305.16264, abstract).
 FEW_EPOCHS = 4.0
-TINY = 1e-300  # stands for a value of zero or NaN
 
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
 
@@ -83,7 +78,6 @@ def inputs_at(
 
     Raises InputError for further inputs that the law lacks, misses, or takes from the expert counts itself.
     """
-    distinct, index = np.unique(experts, return_inverse=True)
     implied = law.form.implied_inputs(experts, law.family.top_k) if law.form.implied_inputs else {}
     if twice := sorted(set(implied) & set(extra)):
         raise InputError(
@@ -93,7 +87,7 @@ def inputs_at(
     further = further_inputs(law.form, {**implied, **extra}, where=law.name)
     arrays = {name: np.broadcast_to(np.asarray(value, float), experts.shape) for name, value in further.items()}
     ln_n = np.log(law_size(law.family, n_params, experts))
-    return Inputs(ln_n, ln_tokens, experts, distinct, index, arrays)
+    return Inputs(ln_n, ln_tokens, experts, arrays)
 
 
 def slopes_at(
@@ -112,8 +106,8 @@ def slopes_at(
 
 
 def _tokens(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray) -> FloatArray:
-    tokens = tokens_within(law.family, budget.flops_at(experts), n_params, experts)
-    return tokens if budget.max_tokens is None else np.minimum(tokens, budget.max_tokens)
+    free = tokens_within(law.family, budget.flops_at(experts), n_params, experts)
+    return np.minimum(free, budget.max_tokens or np.inf)
 
 
 def theta_or_own(law: Law, theta: FloatArray | None) -> FloatArray:
@@ -135,12 +129,9 @@ def _ln_loss(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray
 def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
     """d ln L / d ln N along the budget."""
     n = np.exp(ln_n)
-    tokens = tokens_within(law.family, budget.flops_at(experts), n, experts)
-    fall = elasticity(law.family, n, n_active(law.family, n, experts))  # of ln D
-    if budget.max_tokens is not None:
-        fall = np.where(tokens > budget.max_tokens, 0.0, fall)
-        tokens = np.minimum(tokens, budget.max_tokens)
-    in_n, in_d = slopes_at(law, budget.extra, theta, n, tokens, experts)
+    free, most = tokens_within(law.family, budget.flops_at(experts), n, experts), budget.max_tokens or np.inf
+    fall = np.where(free > most, 0.0, elasticity(law.family, n, n_active(law.family, n, experts)))  # of ln D
+    in_n, in_d = slopes_at(law, budget.extra, theta, n, np.minimum(free, most), experts)
     return in_n - in_d * fall
 
 
@@ -150,38 +141,28 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
     Raises InfeasibleError where the form has no such trade-off, and where the loss falls or rises over the whole range.
     """
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
+    several = use.ndim > 1
     check_trade_off(law)
-    if use.ndim > 1:
-        return at_size(law, budget, _draws_optima(law, budget, e, use), e, theta=use)
-    flat = loss_on_budget(law, budget, np.tile(SIZES, e.size), np.repeat(e, SIZES.size))
-    best = np.argmin(flat.reshape(e.size, SIZES.size), axis=-1)
-    if np.any((best == 0) | (best == SIZES.size - 1)):
-        scarce = budget.max_tokens is not None and budget.max_tokens < SIZES[0]
-        raise InfeasibleError(
-            f"{law.name} has no loss-optimal size between {SIZES[0]:.0e} and {SIZES[-1]:.0e} parameters "
-            f"at {budget.flops:.3g} FLOPs{f' and {budget.max_tokens:g} tokens' if scarce else ''}",
-            next_step=f"allow more than {budget.max_tokens:g} training tokens (300B, 2T)"
-            if scarce
-            else "give a budget closer to the fitted range, or another law",
-        )
-    ln = np.log(SIZES)
-    low, high = bracket(lambda at: _slope_on_budget(law, budget, at, e, use), ln[best - 1], ln[best + 1], close=FLAT)
-    return at_size(law, budget, np.exp(0.5 * (low + high)), e, theta=theta)
-
-
-def _draws_optima(law: Law, budget: Budget, experts: FloatArray, theta: FloatArray) -> FloatArray:
-    """The loss-optimal sizes (k, m) under draws (k, p); those of draws without one are at an end of SIZES."""
-    sizes = SIZES[::COARSE]
-    flat = _ln_loss(law, budget, np.tile(sizes, experts.size), np.repeat(experts, sizes.size), theta)
-    best = np.argmin(flat.reshape(len(theta), experts.size, sizes.size), axis=-1)
-    ln = np.log(sizes)
-    ends = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, sizes.size - 1)]
+    sizes = SIZES[::COARSE] if several else SIZES
+    flat = _ln_loss(law, budget, np.tile(sizes, e.size), np.repeat(e, sizes.size), use)
+    best = np.argmin(flat.reshape(*use.shape[:-1], e.size, sizes.size), axis=-1)
+    if not several and np.any((best == 0) | (best == sizes.size - 1)):
+        what = f"{law.name} has no loss-optimal size between {SIZES[0]:.0e} and {SIZES[-1]:.0e} parameters at"
+        if budget.max_tokens is not None and budget.max_tokens < SIZES[0]:
+            raise InfeasibleError(
+                f"{what} {budget.flops:.3g} FLOPs and {budget.max_tokens:g} tokens",
+                next_step=f"allow more than {budget.max_tokens:g} training tokens (300B, 2T)",
+            )
+        next_step = "give a budget closer to the fitted range, or another law"
+        raise InfeasibleError(f"{what} {budget.flops:.3g} FLOPs", next_step=next_step)
 
     def slope(at: FloatArray, rows: NDArray[np.intp] | EllipsisType) -> FloatArray:
-        return _slope_on_budget(law, budget, at, experts, theta[rows])
+        return _slope_on_budget(law, budget, at, e, use[rows] if several else use)
 
-    low, high = bracket_rows(slope, *ends, close=OF_DRAWS, by_row=True)
-    return np.exp(0.5 * (low + high))
+    ln = np.log(sizes)  # of draws without an optimum an end of them
+    ends = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, sizes.size - 1)]
+    low, high = bracket_rows(slope, *ends, close=OF_DRAWS if several else FLAT, by_row=several)
+    return at_size(law, budget, np.exp(0.5 * (low + high)), e, theta=theta)
 
 
 def at_size(
@@ -275,64 +256,16 @@ def largest_within_cost(
     low, high = np.full(e.shape, np.log(SIZES[0])), np.log(top)
     guess = high if near is None else np.log(np.where(np.isfinite(near), near, np.reshape(top, shape))).ravel()
     below, above = (np.clip(guess + side * NEARBY, low, high) for side in (-1, 1))
-    tried = np.concatenate((np.stack((low, high)), np.linspace(below, above, SECTIONS + 1)))
-    sizes = np.exp(tried)
+    sizes = np.exp(np.stack((low, high, below, above)))
     sizes[1] = top  # to the last bit
-    usd = cost_of(sizes, np.broadcast_to(e, sizes.shape))
-    (reachable, free), nearby = usd[:2] <= limit, usd[2:]
-    bracketed = (nearby[0] <= limit) & ~(nearby[-1] <= limit) & (near is not None)
-    ends = [np.where(bracketed, a, b) for a, b in ((below, low), (above, high))]
-    dollars = [np.where(bracketed, a, b) for a, b in ((nearby[0], usd[0]), (nearby[-1], usd[1]))]
-    ends, dollars = _before_too_dear(tried[2:], nearby, limit, bracketed, ends, dollars)
-    searched = reachable & ~free & (ends[1] - ends[0] > close)
-    while searched.any():
-        at = _sections(*(x[searched] for x in (*ends, *dollars, limit)))
-        some = e[searched]
-        usd = cost_of(np.exp(at), np.broadcast_to(some, at.shape))
-        every = np.ones(some.shape, np.bool_)
-        found = _before_too_dear(at, usd, limit[searched], every, *([x[searched] for x in y] for y in (ends, dollars)))
-        for y, part in zip((ends, dollars), found, strict=True):
-            for i in (0, 1):
-                y[i][searched] = part[i]
-        searched &= ends[1] - ends[0] > close
-    return np.reshape(np.where(free, top, np.where(reachable, np.exp(ends[0]), np.nan)), shape)
+    reachable, free, under, within = cost_of(sizes, np.broadcast_to(e, sizes.shape)) <= limit
+    bracketed = under & ~within & (near is not None)
 
+    def over(ln_n: FloatArray, searched: NDArray[np.bool_]) -> FloatArray:
+        return (cost_of(np.exp(ln_n), np.broadcast_to(e[searched], ln_n.shape)) - limit[searched])[None]
 
-def _before_too_dear(
-    at: FloatArray,
-    usd: FloatArray,
-    limit: FloatArray,
-    wanted: NDArray[np.bool_],
-    ends: Sequence[FloatArray],
-    dollars: Sequence[FloatArray],
-) -> tuple[list[FloatArray], list[FloatArray]]:
-    """The places (n, j) and dollars on either side of the first step to more than the limit (j,); the stated where not wanted.
-
-    The first place is affordable, the last is not. Sections instead of a root: where cost has steps, they find the first size
-    that is too dear, and end on the affordable side, so that the bound holds exactly.
-    """
-    affordable = usd <= limit
-    affordable[0], affordable[-1] = True, False
-    last = np.argmin(affordable, axis=0)[None] - 1
-    found = [
-        [np.where(wanted, np.take_along_axis(values, last + i, axis=0)[0], known) for i, known in enumerate(stated)]
-        for values, stated in ((at, ends), (usd, dollars))
-    ]
-    return found[0], found[1]
-
-
-def _sections(
-    low: FloatArray, high: FloatArray, usd_low: FloatArray, usd_high: FloatArray, limit: FloatArray
-) -> FloatArray:
-    """Rising places (n, j) between two, even ones and others ever closer to where the secant of cost meets the limit."""
-    width = high - low
-    even = np.linspace(0.0, 1.0, (SECTIONS if width.max() > 2.0 * NEARBY else FEW_SECTIONS) + 1)
-    with np.errstate(all="ignore"):
-        secant = np.log(limit / usd_low) / np.log(usd_high / usd_low)
-    secant = np.where(np.isfinite(secant), secant, 0.5)
-    around = np.clip(secant + np.array(AROUND)[:, None], 0.0, 1.0)
-    shares = np.sort(np.concatenate((np.broadcast_to(even[:, None], (even.size, low.size)), around)), axis=0)
-    return low + width * shares
+    ln_n, _ = last_within(over, np.where(bracketed, below, low), np.where(bracketed, above, high), close=close)
+    return np.reshape(np.where(free, top, np.where(reachable, np.exp(ln_n), np.nan)), shape)
 
 
 def check_trade_off(law: Law) -> None:

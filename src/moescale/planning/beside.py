@@ -16,8 +16,7 @@ from moescale.models.recipe import most_trained_tokens
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Budget
 from moescale.planning.as_built import Built, stacked
-from moescale.planning.built_lives import BuiltLives
-from moescale.planning.candidate import Candidate, Life
+from moescale.planning.candidate import Candidate, Costs, Life
 from moescale.planning.life_search import LifeSearch
 from moescale.planning.question import Question
 from moescale.planning.recommend import Advice, recommend
@@ -49,12 +48,21 @@ def is_served(law: Law, question: Question, deployment: Deployment, latency: Lat
     return bool(np.isfinite(costs_of(law, question, at_any_speed, latency).usd_per_mtok(sizes, counts)).any())
 
 
-def best_of(search: Search) -> Advice | None:
-    """The best model of a search, as built: the cheapest at the goal, or of the lowest loss; None where there is none."""
+def best_of(search: Search, most: int | None = MOST_RIVALS) -> Advice | None:
+    """The best model of a search, as built: the cheapest at the goal, or of the lowest loss, of `most` expert counts; None where there is none."""
     at_goal = search.question.budget_goal == "serve"
     served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
-    near = sorted(served, key=lambda c: c.usd_per_mtok if at_goal else c.loss)[:MOST_RIVALS]
-    return recommend(search, near, at_goal=at_goal, in_full=False) if near else None
+    near = sorted(served, key=lambda c: c.usd_per_mtok if at_goal else c.loss)[:most]
+    return recommend(search, near, in_full=False) if near else None
+
+
+def _best_for(search: Search, question: Question, most: int | None = MOST_RIVALS) -> tuple[Advice, Search] | None:
+    """What another question would choose by the law and the servers of a search, and its search; None where nothing answers."""
+    with suppress(InfeasibleError):
+        other = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
+        best = best_of(other, most)
+        return best and (best, other)
+    return None
 
 
 def settled(search: Search, *, coarse: bool = False) -> tuple[Advice, Search] | None:
@@ -87,15 +95,14 @@ def _order(best: Advice, search: Search) -> tuple[bool, float]:
 def best_life(search: Search) -> Built[Life] | None:
     """The best life of the question that the stated training GPUs hold, as built; None where there is none."""
     with suppress(InfeasibleError):
-        wanted = LifeSearch.of(search)
-        rows = wanted.rows()
-        lives, built = BuiltLives(wanted), list[Built[Life]]()
-        for row in lives.near(rows, wanted.choose(rows)[0]):  # rounding moves dollars by more than the best two differ
+        lives, built = LifeSearch.of(search), list[Built[Life]]()
+        rows = lives.rows()
+        for row in lives.near(rows, lives.choose(rows)[0]):  # rounding moves dollars by more than the best two differ
             with suppress(InfeasibleError):
                 built.append(lives.built(row))
             if len(built) == MOST_LIVES:
                 break
-        return min(built, key=lambda each: (bool(each.notes), wanted.rank(each.model)), default=None)
+        return min(built, key=lambda each: (bool(each.notes), lives.rank(each.model)), default=None)
     return None
 
 
@@ -120,10 +127,8 @@ def at_percentile(
     if deployment.max_ttft_s is None:
         return None, None
     together, d = not search.question.disaggregated, replace(deployment, host=find_host("in-line"))
-    gpus, usd_per_hour = model.gpus + (model.prefill_gpus or 0), float(np.asarray(d.usd_per_gpu_hour))
-    rate = float(
-        f"{SERVERS * gpus * usd_per_hour / 3600.0 / model.usd_per_mtok * 1e6 / float(np.asarray(d.output_tokens)):.2g}"
-    )
+    usd_per_s = float(d.usd_per_gpu_hour) * SERVERS * (model.gpus + (model.prefill_gpus or 0)) / 3600.0
+    rate = float(f"{usd_per_s / model.usd_per_mtok * 1e6 / float(d.output_tokens):.2g}")
     architecture, source, on_same, split = shape.architecture(), kernels_alone(costs.latency), None, None
     with suppress(InfeasibleError):
         looked_at = cost(architecture, costs.latency, deployment)
@@ -158,26 +163,27 @@ def for_volume(search: Search, model: Candidate, least: Sequence[Candidate]) -> 
     return tokens, found.model
 
 
+def _at_tpot(costs: Costs, times: float) -> Costs:
+    """The costs at so many times the limit of TPOT."""
+    limit = times * (costs.deployment.max_tpot_s or math.inf)
+    return replace(costs, deployment=replace(costs.deployment, max_tpot_s=limit))
+
+
 def usd_at_tpot(search: Search, model: Candidate, shape: Buildable, times: float) -> float | None:
     """Dollars per million tokens of a built model at so many times the limit of TPOT; None where that limit does not bind, and where nothing serves it so."""
-    limit, costs = search.costs.deployment.max_tpot_s, search.costs
+    limit = search.costs.deployment.max_tpot_s
     if limit is None or model.tpot_s is None or model.tpot_s < BINDS * limit:
         return None
     ((alike, _),) = stacked([shape.architecture()])
-    other = replace(costs, deployment=replace(costs.deployment, max_tpot_s=times * limit))
-    (usd,) = other.cheapest(alike, every=True).usd_per_mtok.tolist()
+    (usd,) = _at_tpot(search.costs, times).cheapest(alike, every=True).usd_per_mtok.tolist()
     return usd if math.isfinite(usd) else None
 
 
 def choice_at_tpot(search: Search, times: float) -> Candidate | None:
     """What the question would choose at so many times the limit of TPOT, as built; None where nothing answers."""
-    costs, question = search.costs, search.question
-    deployment = replace(costs.deployment, max_tpot_s=times * (costs.deployment.max_tpot_s or math.inf))
-    with suppress(InfeasibleError):
-        other = Search.of(search.law, replace(question, explained=False), deployment, costs.latency, coarse=True)
-        found = best_of(other)
-        return found and found.advice.model
-    return None
+    other = replace(search, costs=_at_tpot(search.costs, times))
+    found = _best_for(other, replace(search.question, explained=False))
+    return found and found[0].advice.model
 
 
 def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:
@@ -200,31 +206,25 @@ def _fresh(budget: Budget) -> dict[str, float]:
 
 def fresh_usd(search: Search) -> float | None:
     """Dollars a million tokens of the model that the question would choose if no token were repeated, as built."""
-    fresh = _chosen_with(search, replace(_of_any_epochs(search.question.budget), extra=_fresh(search.question.budget)))
-    return fresh and fresh.advice.model.usd_per_mtok
+    budget = replace(_of_any_epochs(search.question.budget), extra=_fresh(search.question.budget))
+    fresh = _best_for(search, replace(search.question, budget=budget), most=None)
+    return fresh and fresh[0].advice.model.usd_per_mtok
 
 
 def more_epochs(search: Search) -> Candidate | None:
     """The model that the question would choose without `max_epochs`, as built, with its training dollars; None where that has no more."""
     budget = search.question.budget
-    if budget.max_epochs is None or (more := _chosen_with(search, _of_any_epochs(budget))) is None:
+    if budget.max_epochs is None:
         return None
-    model = more.advice.model
-    return replace(model, training_usd=more.use.usd) if model.tokens > (budget.max_tokens or 0.0) else None
+    more = _best_for(search, replace(search.question, budget=_of_any_epochs(budget)), most=None)
+    if more is None or more[0].advice.model.tokens <= (budget.max_tokens or 0.0):
+        return None
+    return replace(more[0].advice.model, training_usd=more[0].use.usd)
 
 
 def _of_any_epochs(budget: Budget) -> Budget:
     """The budget with the tokens that it has where nothing bounds the epochs."""
     return budget if budget.max_epochs is None else replace(budget, max_tokens=most_trained_tokens(), max_epochs=None)
-
-
-def _chosen_with(search: Search, budget: Budget) -> Advice | None:
-    """What the question would choose with another budget, as built; None where nothing answers."""
-    question = replace(search.question, budget=budget)
-    with suppress(InfeasibleError):
-        other = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
-        return recommend(other, other.answering(), at_goal=question.budget_goal == "serve", in_full=False)
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,13 +242,11 @@ def without_bounds(search: Search, model: Candidate, shape: Buildable) -> Withou
         return None
     stated = question.base if question.base is None or not question.base.planned else None
     free = replace(question, max_active_params=None, max_total_params=None, base=stated, explained=False, against=())
-    with suppress(InfeasibleError):
-        other = Search.of(law, free, search.costs.deployment, search.costs.latency, coarse=True)
-        if (best := best_of(other)) is None or best.advice.architecture == shape:
-            return None
-        draws, n, e = other.draws, np.array([model.n_params]), np.array([model.experts])
-        of_shape = replace(draws, budget=other.budget_of(shape.architecture(), model))
-        losses = of_shape.losses(n, e, replace(law, family=family_of(shape, law.family)))
-        sure = float(draws.probability(losses)[0]) if len(draws.theta) > 1 else None
-        return WithoutBounds(model=best.advice.model, chance=sure)
-    return None
+    if (found := _best_for(search, free)) is None or found[0].advice.architecture == shape:
+        return None
+    best, other = found
+    draws, n, e = other.draws, np.array([model.n_params]), np.array([model.experts])
+    of_shape = replace(draws, budget=other.budget_of(shape.architecture(), model))
+    losses = of_shape.losses(n, e, replace(law, family=family_of(shape, law.family)))
+    sure = float(draws.probability(losses)[0]) if len(draws.theta) > 1 else None
+    return WithoutBounds(model=best.advice.model, chance=sure)

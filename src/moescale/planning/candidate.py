@@ -29,8 +29,23 @@ KNOWN_SIZE = 1e9  # stands for a size that there is not
 Limits = dict[str, tuple[float, float]]  # a figure's name -> the interval that holds 90% of the draws
 
 
+def whole(value: object) -> object:
+    """A whole number as an integer, anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else value
+
+
+class WholeRecord:
+    """Derived dataclasses are records in JSON whose whole numbers, such as expert counts, are integers."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """The record as JSON-ready values; keys that do not apply are absent."""
+        return {name: whole(value) for name, value in record(self).items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreachable:
+class Unreachable(WholeRecord):
     """An expert count without a model that answers, and why; what a model has is None."""
 
     experts: float
@@ -45,10 +60,6 @@ class Unreachable:
     intervals: None = None
     regret: None = None
 
-    def to_dict(self) -> dict[str, object]:
-        """The expert count and the reason."""
-        return whole_numbers(record(self))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
@@ -59,7 +70,7 @@ class Regret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class Trained(WholeRecord):
     """One model that the budget can train: what it is and its loss; as itself one that cannot be served, see Candidate.
 
     `size_ratio` is to that expert count's own loss-optimal size, the `_to_base` ratios are to the base model. Intervals
@@ -83,7 +94,6 @@ class Trained:
     size_ratio_to_base: float | None = None
     active_ratio_to_base: float | None = None
     cost_ratio: float | None = None
-    lifetime_usd: float | None = None  # serving the lifetime tokens
     training_flops: float = math.nan  # that its tokens take, 6 n_params_active tokens where not stated
     training_usd: float | None = None
     serving_usd: float | None = None
@@ -98,10 +108,6 @@ class Trained:
     def __post_init__(self) -> None:
         if math.isnan(self.training_flops):
             object.__setattr__(self, "training_flops", 6.0 * self.n_params_active * self.tokens)
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; keys that do not apply are absent."""
-        return whole_numbers(record(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,16 +129,7 @@ class Life(Candidate):
 
 
 Row = Candidate | Trained | Unreachable
-
-
-def whole_numbers(values: Mapping[str, object]) -> dict[str, object]:
-    """A record whose whole numbers, such as expert counts, are integers."""
-    return {name: whole(value) for name, value in values.items()}
-
-
-def whole(value: object) -> object:
-    """A whole number as an integer, anything else as it is."""
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else value
+AnyRow = TypeVar("AnyRow", bound=Trained | Unreachable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +141,12 @@ class CostCurve:
     tokens: FloatArray
     loss: FloatArray
     usd_per_mtok: FloatArray
-    gpus: FloatArray | None = None  # of the cheapest deployment; 0 where nothing serves
 
     def to_dict(self) -> dict[str, object]:
         """The served models as lists of one length, rounded to what a plot needs."""
-        served = np.isfinite(self.usd_per_mtok)
-        columns = {name: getattr(self, name)[served] for name in ("n_params", "tokens", "loss", "usd_per_mtok")}
-        rounded = {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}
-        gpus = {} if self.gpus is None else {"gpus": [int(x) for x in self.gpus[served]]}
-        return {"experts": whole(self.experts), **rounded, **gpus}
+        served, names = np.isfinite(self.usd_per_mtok), ("n_params", "tokens", "loss", "usd_per_mtok")
+        rounded = {name: [float(f"{x:.6g}") for x in getattr(self, name)[served]] for name in names}
+        return {"experts": whole(self.experts), **rounded}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +164,7 @@ class Costs:
     disaggregated: bool = False  # whether prefill and decode are on GPUs of their own
     shape: Architecture | None = None
     known: Serving | None = None  # what that model costs, where it was asked before
-    prices: dict[Buildable, Serving] = field(
-        default_factory=dict[Buildable, Serving]
-    )  # of built models, (1,): remembered
-    # By sizes and experts: a plan asks again what its choice has asked.
-    answered: dict[tuple[object, ...], Serving] = field(
-        init=False, default_factory=dict[tuple[object, ...], Serving], repr=False, compare=False
-    )
+    prices: dict[Buildable, Serving] = field(default_factory=dict[Buildable, Serving])  # of built models, (1,)
 
     def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
         """Dollars per million tokens at the cheapest GPU count; infinite where none serves. Arguments of one shape."""
@@ -187,11 +175,8 @@ class Costs:
         if self.shape is not None:
             built = self.known or self.cheapest(self.shape, every=True)
             return Serving(**{f.name: np.broadcast_to(getattr(built, f.name), n_params.shape) for f in fields(built)})
-        asked = n_params.shape, n_params.tobytes(), experts.tobytes()
-        if asked not in self.answered:
-            shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size)
-            self.answered[asked] = self.cheapest(shapes)
-        return self.answered[asked]
+        shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size)
+        return self.cheapest(shapes)
 
     def cheapest(self, model: Architecture, *, every: bool = False) -> Serving:
         """The figures of models at their cheapest servers; `every` as in `gpu_counts.cheapest`."""
@@ -200,101 +185,60 @@ class Costs:
         return cheapest(model, self.latency, self.deployment, every=every)
 
 
-def part_of(served: Serving, index: slice | NDArray[np.intp]) -> Serving:
-    """The serving figures of some of several models."""
-    return Serving(**{f.name: getattr(served, f.name)[index] for f in fields(served)})
+Arrays = TypeVar("Arrays", Serving, Allocation)
 
 
-def trained_models(
-    models: Allocation, costs: Costs, *, lifetime_tokens: float | None = None, served: Serving | None = None
-) -> list[Trained]:
+def part_of(every: Arrays, index: slice | NDArray[np.intp] | tuple[NDArray[np.intp], ...]) -> Arrays:
+    """The figures of some of several models."""
+    return type(every)(**{f.name: getattr(every, f.name)[index] for f in fields(every)})
+
+
+def trained_models(models: Allocation, costs: Costs, served: Serving | None = None) -> list[Trained]:
     """Records of models (m,) of known size, those that can be served as Candidate; `served` if they are priced already."""
     n, e = models.n_params, models.experts
     served = served or costs.serving(n, e)
-    active, total = n_active(costs.family, n, e), n_total(costs.family, n, e)
     most = f"{degrees(costs.deployment)[-1]} x {costs.deployment.gpu.name}"
+    columns = {f.name: getattr(models, f.name) for f in fields(models)}
+    columns |= {"n_params_active": n_active(costs.family, n, e), "n_params_total": n_total(costs.family, n, e)}
+    of_servers = {name: getattr(served, name) for name in ("usd_per_mtok", "batch", "tpot_s", "ttft_s")}
     records: list[Trained] = []
     for i, usd in enumerate(served.usd_per_mtok.tolist()):
-        figures: dict[str, Any] = {
-            "experts": float(e[i]),
-            "n_params": float(n[i]),
-            "n_params_active": float(active[i]),
-            "n_params_total": float(total[i]),
-            "tokens": float(models.tokens[i]),
-            "loss": float(models.loss[i]),
-        }
-        if math.isfinite(usd):
-            figures |= {"usd_per_mtok": usd, "gpus": int(served.gpus[i]), "batch": float(served.batch[i])}
-            figures |= {"tpot_s": float(served.tpot_s[i]), "ttft_s": float(served.ttft_s[i])}
-            figures["attention_dp"] = groups if (groups := int(served.attention_dp[i])) > 1 else None
-            figures["prefill_gpus"] = int(served.prefill_gpus[i]) or None
-            figures["lifetime_usd"] = None if lifetime_tokens is None else usd * lifetime_tokens / 1e6
-            records.append(Candidate(**figures))
-        else:
+        figures: dict[str, Any] = {name: float(values[i]) for name, values in columns.items()}
+        if not math.isfinite(usd):
             records.append(Trained(**figures, infeasible=f"{REASONS[int(served.infeasible[i])]} of {most}"))
+            continue
+        figures |= {name: float(values[i]) for name, values in of_servers.items()}
+        figures |= {"gpus": int(served.gpus[i]), "prefill_gpus": int(served.prefill_gpus[i]) or None}
+        figures["attention_dp"] = groups if (groups := int(served.attention_dp[i])) > 1 else None
+        records.append(Candidate(**figures))
     return records
 
 
-def candidates(
-    models: Allocation, costs: Costs, unreachable: Sequence[str], *, lifetime_tokens: float | None = None
-) -> list[Row]:
+def candidates(models: Allocation, costs: Costs, unreachable: Sequence[str]) -> list[Row]:
     """Records of an allocation (m,); `unreachable` (m,) says why an entry is NaN."""
-    missing = ~np.isfinite(models.n_params)
-    sized = replace(models, n_params=np.where(missing, KNOWN_SIZE, models.n_params))
-    every = trained_models(sized, costs, lifetime_tokens=lifetime_tokens)
-    return [
-        Unreachable(experts=model.experts, infeasible=reason) if gone else model
-        for model, reason, gone in zip(every, unreachable, missing, strict=True)
-    ]
+    sized = replace(models, n_params=np.where(np.isfinite(models.n_params), models.n_params, KNOWN_SIZE))
+    rows: list[Row] = [*trained_models(sized, costs)]
+    for i in np.flatnonzero(~np.isfinite(models.n_params)).tolist():
+        rows[i] = Unreachable(experts=rows[i].experts, infeasible=unreachable[i])
+    return rows
 
 
 def lives(found: LifetimeCost, costs: Costs, unreachable: Sequence[str]) -> list[Life | Unreachable]:
     """Records of lifetime models (m,), with the dollars of their lives; `unreachable` (m,) says why there is none."""
-    rows: list[Life | Unreachable] = []
     models = Allocation(found.experts, found.n_params, found.tokens, found.loss)
+    rows: list[Life | Unreachable] = []
     for i, row in enumerate(candidates(models, costs, unreachable)):
-        if isinstance(row, Unreachable):
-            rows.append(row)
-        else:
-            dollars = ("training_flops", "training_usd", "serving_usd", "total_usd")
-            figures: dict[str, Any] = {f.name: getattr(row, f.name) for f in fields(row)}
-            figures |= {name: float(getattr(found, name)[i]) for name in dollars}
-            rows.append(Life(**figures))
+        names = ("training_flops", "training_usd", "serving_usd", "total_usd")
+        dollars: dict[str, Any] = {name: float(getattr(found, name)[i]) for name in names}
+        rows.append(row if isinstance(row, Unreachable) else Life(**{**values_of(row), **dollars}))
     return rows
+
+
+def values_of(row: Trained) -> dict[str, Any]:
+    """The fields of a row, for a record that has more of them."""
+    return {field.name: getattr(row, field.name) for field in fields(row)}
 
 
 def sizes_of(rows: Sequence[Row]) -> FloatArray:
     """The sizes of rows, NaN where there is no model."""
     return np.array([np.nan if c.n_params is None else c.n_params for c in rows])
-
-
-AnyRow = TypeVar("AnyRow", Row, Life | Unreachable, Trained)
-
-
-def with_ratios(rows: Sequence[AnyRow], optima: Sequence[Trained], base: Trained) -> list[AnyRow]:
-    """The rows with their sizes and costs set against their own optimum and the base model."""
-    own = {c.experts: c.n_params for c in optima}
-    return [
-        c
-        if isinstance(c, Unreachable)
-        else replace(
-            c,
-            size_ratio=c.n_params / own[c.experts],
-            size_ratio_to_base=c.n_params / base.n_params,
-            active_ratio_to_base=c.n_params_active / base.n_params_active,
-            cost_ratio=c.usd_per_mtok and base.usd_per_mtok and c.usd_per_mtok / base.usd_per_mtok,
-        )
-        for c in rows
-    ]
-
-
-def with_intervals(rows: Sequence[AnyRow], intervals: Sequence[Limits] | None) -> list[AnyRow]:
-    """The rows with intervals, where there are any; of what a model costs only where it is served."""
-    if intervals is None:
-        return list(rows)
-    found: list[AnyRow] = []
-    for c, limits in zip(rows, intervals, strict=True):
-        unpriced = {name: ends for name, ends in limits.items() if name not in ("usd_per_mtok", "cost_ratio")}
-        known = limits if c.infeasible is None else unpriced
-        found.append(c if isinstance(c, Unreachable) or not known else replace(c, intervals=known))
-    return found

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from moescale.latency import LatencySource
 from moescale.models.family import n_active, n_total
-from moescale.planning.allocation import at_size, inputs_at, loss_optimal
-from moescale.planning.candidate import part_of
+from moescale.planning.allocation import Allocation, at_size, inputs_at, loss_optimal
+from moescale.planning.candidate import Trained, trained_models
 from moescale.planning.draws import some_draws
 from moescale.planning.question import Question, prepare
 from moescale.planning.search import FRONTIER_SIZES, base_optimum, costs_of, curve_models, known_model
@@ -21,68 +20,38 @@ from moescale.typing import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """Curves of m expert counts over s rising sizes on one budget; arrays (m, s), NaN or infinity where nothing serves."""
+class Draft(Allocation):
+    """Curves of m expert counts (m,) over s rising sizes on one budget; arrays (m, s), NaN or infinity where nothing serves."""
 
-    experts: FloatArray  # (m,)
-    n_params: FloatArray
     n_params_active: FloatArray
     n_params_total: FloatArray
-    tokens: FloatArray
-    loss: FloatArray
     serving: Serving
-    base_experts: float
-    base_loss: float
-    base_usd_per_mtok: float | None
+    base: Trained
     optimum: int  # the column of the loss-optimal sizes
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Loss-optimal size, tokens and loss of m expert counts at b budgets, arrays (b, m)."""
-
-    budget_flops: FloatArray  # (b,)
-    experts: FloatArray  # (m,)
-    n_params: FloatArray
-    tokens: FloatArray
-    loss: FloatArray
 
 
 def draft_plan(
     law: Law, question: Question, deployment: Deployment, latency: LatencySource, *, sizes: int = FRONTIER_SIZES
 ) -> Draft:
-    """The curves of a plan: loss and serving figures of every expert count at so many sizes up to its loss-optimal one, and beyond.
-
-    The points are those of `Plan.curves`, or fewer. Raises InputError for impossible questions.
-    """
+    """The curves of a plan, as `Plan.curves`: loss and serving figures of every expert count at so many sizes up to its loss-optimal one, and beyond."""
     law, question, notes = prepare(law, question)
     experts, costs = np.array(question.experts), costs_of(law, question, deployment, latency)
     best = loss_optimal(law, question.budget, experts)
     every, shape = curve_models(law, question, best, sizes)
     if question.base is None:
-        base = base_optimum(law, question, best)
-        base_experts, base_loss = question.match_experts, float(base.loss[0])
-        both = [
-            np.append(values, own) for values, own in ((every.n_params, base.n_params), (every.experts, base.experts))
-        ]
-        together = costs.serving(*both)  # one question takes hardly longer with one more model
-        served, usd = part_of(together, slice(0, -1)), float(together.usd_per_mtok[-1])
+        (base,) = trained_models(base_optimum(law, question, best), costs)
     else:
-        served = costs.serving(every.n_params, every.experts)
-        base = known_model(law, question.base, costs)[0]
-        base_experts, base_loss, usd = base.experts, base.loss, base.usd_per_mtok or math.inf
+        base = known_model(law, question.base, costs)
     return Draft(
         experts=experts,
         n_params=every.n_params.reshape(shape),
-        n_params_active=n_active(law.family, every.n_params, every.experts).reshape(shape),
-        n_params_total=n_total(law.family, every.n_params, every.experts).reshape(shape),
         tokens=every.tokens.reshape(shape),
         loss=every.loss.reshape(shape),
-        serving=served,
-        base_experts=base_experts,
-        base_loss=base_loss,
-        base_usd_per_mtok=usd if math.isfinite(usd) else None,
+        n_params_active=n_active(law.family, every.n_params, every.experts).reshape(shape),
+        n_params_total=n_total(law.family, every.n_params, every.experts).reshape(shape),
+        serving=costs.serving(every.n_params, every.experts),
+        base=base,
         optimum=sizes - 1,
         notes=tuple(notes),
     )
@@ -99,23 +68,22 @@ def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | N
     draws, _ = some_draws(law, question.draws or len(law.draws))
     best = loss_optimal(law, question.budget, np.array(question.experts))
     every, shape = curve_models(law, question, best)
-    further = question.budget.extra if question.base is None else question.base.inputs(law.form)
-    if question.base is None:
-        own = base_optimum(law, question, best)
+    if (known := question.base) is None:
+        own, further = base_optimum(law, question, best), question.budget.extra
         n, tokens, e = own.n_params, own.tokens, own.experts
     else:
-        n, e = (np.array([value]) for value in question.base.in_convention_of(law.family))
-        tokens = np.array([question.base.tokens])
+        n, e = (np.array([value]) for value in known.in_convention_of(law.family))
+        tokens, further = np.array([known.tokens]), known.inputs(law.form)
     base = inputs_at(law, further, n, np.log(tokens), e)
     unit = np.exp(law.form.log_loss(law.theta, base) - law.form.log_loss(draws, base))  # (k, 1)
     low, high = interval(at_size(law, question.budget, every.n_params, every.experts, theta=draws).loss * unit)
     return low.reshape(shape), high.reshape(shape)
 
 
-def scaling(law: Law, question: Question, budget_flops: FloatArray) -> Scaling:
-    """The loss-optimal models of other budgets (b,), all else as in the question."""
+def scaling(law: Law, question: Question, budget_flops: FloatArray) -> Allocation:
+    """The loss-optimal models of m expert counts (m,) at other budgets (b,), all else as in the question; arrays (b, m)."""
     law, question, _ = prepare(law, question)
     e = np.array(question.experts)
     found = [loss_optimal(law, replace(question.budget, flops=flops), e) for flops in budget_flops.tolist()]
     n, tokens, loss = (np.array([getattr(one, name) for one in found]) for name in ("n_params", "tokens", "loss"))
-    return Scaling(budget_flops, e, n, tokens, loss)
+    return Allocation(e, n, tokens, loss)

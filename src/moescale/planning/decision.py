@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from moescale.io.records import record
 from moescale.models.family import n_active
-from moescale.models.rounding import Buildable, family_of
+from moescale.models.rounding import Buildable
 from moescale.planning.allocation import Allocation, at_size
-from moescale.planning.candidate import Candidate, Row, whole_numbers, with_ratios
+from moescale.planning.candidate import Candidate, Row, WholeRecord, part_of
 from moescale.planning.draws import Draws, draws_of, oracle_of
 from moescale.planning.search import Search
 from moescale.scaling_laws import find_law
@@ -22,7 +22,7 @@ NAMED_LAWS = "public-2026"  # whose members a plan shows beside its own law, eac
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LawView:
+class LawView(WholeRecord):
     """What one law says: of the recommended model, and which it would choose alone; without the latter where it knows none.
 
     Regrets are means over the law's draws. `elsewhere` holds, for each law, the probability and the regret under it of what
@@ -39,10 +39,6 @@ class LawView:
     tokens: float | None = None
     cost_ratio: float | None = None
     elsewhere: Mapping[str, Elsewhere] | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; keys that do not apply are absent."""
-        return whole_numbers(record(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +63,22 @@ def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], fron
 
     The knee is the model farthest from the straight line between both, loss against the logarithm of cost.
     """
-    allowed = search.law.allows
-    good = [c for c in at_cost if isinstance(c, Candidate) and allowed(c.experts)]
-    cheap = [c for c in at_loss if isinstance(c, Candidate) and allowed(c.experts)]
-    quality = min(good, key=lambda c: (c.loss, c.experts), default=None)
-    cheapest = min(cheap, key=lambda c: (c.usd_per_mtok, c.experts), default=None)
-    if quality is not None and cheapest is not None and quality.loss > cheapest.loss:
-        quality = None  # the base's cost buys less than its loss takes
+    quality = min(search.recommendable(at_cost), key=lambda c: (c.loss, c.experts), default=None)
+    cheapest = min(search.recommendable(at_loss), key=lambda c: (c.usd_per_mtok, c.experts), default=None)
     if quality is None or cheapest is None:
         return Choices(quality=quality, cheapest=cheapest)
-    between = [c for c in frontier if cheapest.usd_per_mtok < c.usd_per_mtok < quality.usd_per_mtok]
+    if quality.loss > cheapest.loss:  # the base's cost buys less than its loss takes
+        return Choices(cheapest=cheapest)
     most = search.question.max_active_params or np.inf, search.question.max_total_params or np.inf
-    between = [c for c in between if c.n_params_active <= most[0] and c.n_params_total <= most[1]]
-    between = with_ratios([c for c in between if quality.loss < c.loss < cheapest.loss], search.optima, search.base)
-    kept = [c for c in search.judged(between, search.draws) if isinstance(c, Candidate)]
+    between = [
+        c
+        for c in frontier
+        if cheapest.usd_per_mtok < c.usd_per_mtok < quality.usd_per_mtok
+        and quality.loss < c.loss < cheapest.loss
+        and c.n_params_active <= most[0]
+        and c.n_params_total <= most[1]
+    ]
+    kept = search.judged(between, search.draws)
     if (confidence := search.confidence) is not None:  # it keeps the promise, too
         kept = [c for c in kept if (c.probability_at_least_base or 0.0) >= confidence]
     if not kept:
@@ -119,59 +117,45 @@ def law_views(search: Search, model: Candidate, shape: Buildable) -> tuple[LawVi
     votes = len(search.law.members) > 1
     if not votes and (named := beside(search)) is not None:
         search = named
-    members, built = search.law.members, replace(search.law, family=family_of(shape, search.law.family))
+    members = search.law.members
     if len(members) < 2:
         return ()
     draws = search.draws_at(search.question.max_loss) if votes else search.draws
-    own = _own_choices(search, each_law(search) if votes else draws)
-    served = [i for i, usd in enumerate(own.usd) if np.isfinite(usd)]
-    sizes, experts = own.models.n_params[served], own.models.experts[served]
-    of_shape = replace(draws, budget=search.budget_of(shape.architecture(), model))
-    losses = np.concatenate(
-        (of_shape.losses(np.array([model.n_params]), np.array([model.experts]), built), draws.losses(sizes, experts)),
-        axis=1,
-    )
-    usd = np.array([model.usd_per_mtok, *own.usd[served]])
-    unit = search.base.usd_per_mtok
+    own, own_usd = _own_choices(search, each_law(search) if votes else draws)
+    served = np.flatnonzero(np.isfinite(own_usd))
+    choices_ = part_of(own, served)
+    losses = search.losses_as_built(model, shape)[:, None]
+    losses = np.concatenate((losses, draws.losses(choices_.n_params, choices_.experts)), axis=1)
+    usd, unit = np.array([model.usd_per_mtok, *own_usd[served]]), search.base.usd_per_mtok
     lost = draws.by_law @ search.oracle.regrets(draws, losses, usd, unit or 1.0)  # (laws, 1 + served)
     sure = np.minimum(draws.by_law @ draws.meets(losses), 1.0)
-    names = [member.law.name for member in members]
+    active = n_active(search.law.family, own.n_params, own.experts)
     views: list[LawView] = []
     for i, member in enumerate(members):
-        view = LawView(
-            law=member.law.name,
-            weight=member.weight if votes else 0.0,
-            probability=float(sure[i, 0]),
-            regret=None if unit is None else float(lost[i, 0]),
-        )
+        choice: dict[str, Any] = {}
         if i in served:
-            at = 1 + served.index(i)
-            rows = zip(names, sure[:, at].tolist(), lost[:, at].tolist(), strict=True)
-            view = replace(
-                view,
-                experts=float(own.models.experts[i]),
-                n_params=float(own.models.n_params[i]),
-                n_params_active=float(n_active(search.law.family, own.models.n_params[i], own.models.experts[i])),
-                tokens=float(own.models.tokens[i]),
-                cost_ratio=None if unit is None else float(own.usd[i]) / unit,
-                elsewhere={n: Elsewhere(p, None if unit is None else r) for n, p, r in rows},
-            )
-        views.append(view)
+            at = 1 + served.tolist().index(i)
+            said = zip(members, sure[:, at].tolist(), lost[:, at].tolist(), strict=True)
+            figures = {
+                "experts": own.experts,
+                "n_params": own.n_params,
+                "n_params_active": active,
+                "tokens": own.tokens,
+            }
+            choice = {name: float(values[i]) for name, values in figures.items()}
+            choice["cost_ratio"] = None if unit is None else float(own_usd[i]) / unit
+            choice["elsewhere"] = {one.law.name: Elsewhere(p, None if unit is None else r) for one, p, r in said}
+        weight, regret = member.weight if votes else 0.0, None if unit is None else float(lost[i, 0])
+        views.append(
+            LawView(law=member.law.name, weight=weight, probability=float(sure[i, 0]), regret=regret, **choice)
+        )
     return tuple(views)
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """What each law would choose, arrays (laws,); infinite dollars where it knows no model."""
-
-    models: Allocation
-    usd: FloatArray
-
-
-def _own_choices(search: Search, alone: Draws) -> _Own:
-    """The question answered by each law alone, by its coefficients, which are those of the draws `alone`."""
+def _own_choices(search: Search, alone: Draws) -> tuple[Allocation, FloatArray]:
+    """The question answered by each law alone, by its coefficients, which are those of the draws `alone`, and the dollars, (laws,); infinite where it knows no model."""
     question, law = search.question, search.law
-    by_loss = question.budget_goal in ("quality", "loss")
+    by_loss = question.by_loss
     if question.budget_goal == "quality":
         limit = question.max_usd_per_mtok or search.base.usd_per_mtok or np.inf
         most = np.fmin(alone.best.n_params, search.sampled.size_within(np.full(len(alone.theta), limit)))
@@ -184,5 +168,4 @@ def _own_choices(search: Search, alone: Draws) -> _Own:
     at = ranked.argmin(axis=1)
     rows = np.arange(len(at))
     known = np.isfinite(ranked[rows, at])
-    models = Allocation(*(getattr(found, field.name)[rows, at] for field in fields(Allocation)))
-    return _Own(models, np.where(known, usd[rows, at], np.inf))
+    return part_of(found, (rows, at)), np.where(known, usd[rows, at], np.inf)

@@ -56,9 +56,7 @@ class Draws:
 
     def worst(self, regrets: FloatArray) -> FloatArray:
         """The mean of regrets (k, j) under the worst law of several, (j,); of one law, what one draw in 20 exceeds."""
-        if len(self.by_law) > 1:
-            return (self.by_law @ regrets).max(axis=0)
-        return self.quantile(regrets, UNLIKELY)
+        return (self.by_law @ regrets).max(axis=0) if len(self.law.members) > 1 else self.quantile(regrets, UNLIKELY)
 
     def quantile(self, values: FloatArray, share: float) -> FloatArray:
         """The least of values (k, j) that so large a share of the draws does not exceed, (j,); NaN counts as the largest."""
@@ -98,10 +96,7 @@ class Draws:
         return found
 
     def most_sure(self, largest: FloatArray, wanted: NDArray[np.bool_]) -> FloatArray:
-        """The largest probability with which one size of an expert count, `largest` (m,) at most, meets the goal, (m,).
-
-        NaN for those that are not `wanted`, (m,).
-        """
+        """The largest probability with which one size of an expert count, `largest` (m,) at most, meets the goal, (m,); NaN for those not `wanted`."""
         sizes = np.minimum(self._tried(), largest)[:, wanted]
         found = np.full(wanted.shape, np.nan)
         if sizes.size:
@@ -111,9 +106,8 @@ class Draws:
 
     def _tried(self) -> FloatArray:
         """Sizes among those that draws need or know as best, at even steps of their number, (TRIED, m): draws differ by decades."""
-        return np.nanquantile(
-            np.concatenate((self.smallest.n_params, self.best.n_params)), np.linspace(0.0, 1.0, TRIED), axis=0
-        )
+        known = np.concatenate((self.smallest.n_params, self.best.n_params))
+        return np.nanquantile(known, np.linspace(0.0, 1.0, TRIED), axis=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,23 +167,23 @@ def draws_of(
 ) -> Draws:
     """The draws of a law, which ask for each draw's own loss of the base model (1,).
 
-    The base has the further inputs of the budget, or `base_inputs` of its own. `draws` says how many, spread evenly over all; None or 0: all. Without draws, or `alone`, the laws of an ensemble, or the
-    one law, speak by their coefficients.
+    The base has the further inputs of the budget, or `base_inputs` of its own. `draws` says how many, spread evenly over all; None or 0: all.
+    Without draws, or `alone`, the laws of an ensemble, or the one law, speak by their coefficients.
     """
-    picked, weights = _coefficients(law) if alone or not len(law.draws) else some_draws(law, draws or len(law.draws))
+    if len(law.draws) and not alone:
+        theta, weights = some_draws(law, draws or len(law.draws))
+    elif law.members:
+        count = len(law.members)
+        theta, weights = np.tile(law.theta, (count, 1)), np.array([member.weight for member in law.members])
+        theta[:, :count] = np.eye(count)
+    else:
+        theta, weights = law.theta[None], np.ones(1)
     further = budget.extra if base_inputs is None else base_inputs
     known = inputs_at(law, further, base.n_params, np.log(base.tokens), base.experts)
-    goal = np.exp(law.form.log_loss(picked, known))[:, 0]
-    best = loss_optimal(law, budget, experts, theta=picked)
+    goal, best = np.exp(law.form.log_loss(theta, known))[:, 0], loss_optimal(law, budget, experts, theta=theta)
+    smallest = _smallest(law, budget, goal, theta, best)
     return Draws(
-        law=law,
-        budget=budget,
-        experts=experts,
-        theta=picked,
-        weights=weights,
-        goal=goal,
-        best=best,
-        smallest=_smallest(law, budget, goal, picked, best),
+        law=law, budget=budget, experts=experts, theta=theta, weights=weights, goal=goal, best=best, smallest=smallest
     )
 
 
@@ -198,15 +192,6 @@ def some_draws(law: Law, draws: int) -> tuple[FloatArray, FloatArray]:
     count = min(draws, len(law.draws))
     at = np.round(np.linspace(0, len(law.draws) - 1, count)).astype(int)
     return law.draws[at], np.full(count, 1.0 / count)
-
-
-def _coefficients(law: Law) -> tuple[FloatArray, FloatArray]:
-    """The coefficients of each law of an ensemble (k, p), or of the one law, and their weights (k,)."""
-    if not law.members:
-        return law.theta[None], np.ones(1)
-    alone = np.tile(law.theta, (len(law.members), 1))
-    alone[:, : len(law.members)] = np.eye(len(law.members))
-    return alone, np.array([member.weight for member in law.members])
 
 
 def _smallest(law: Law, budget: Budget, goal: FloatArray, theta: FloatArray, best: Allocation) -> Allocation:
@@ -219,8 +204,8 @@ def oracle_of(draws: Draws, sampled: SampledCosts, allowed: NDArray[np.bool_]) -
     sizes = draws.best.n_params[:, at, None] * np.geomspace(1.0, SMALLEST, CURVE_SIZES)  # (k, a, s)
     flat, experts = sizes.reshape(len(sizes), -1), np.repeat(draws.experts[at], CURVE_SIZES)
     losses = at_size(draws.law, draws.budget, flat, experts, theta=draws.theta).loss
-    usd = [sampled.usd_of(int(j), sizes[:, i]) for i, j in enumerate(at)]
-    ln_loss, ln_usd = np.log(losses).reshape(sizes.shape), np.log(np.stack(usd, axis=1))
+    usd = np.stack([sampled.usd_of(int(j), sizes[:, i]) for i, j in enumerate(at)], axis=1)
+    ln_loss, ln_usd = np.log(losses).reshape(sizes.shape), np.log(usd)
     known = np.isfinite(ln_usd)
     order = np.argsort(~known, axis=-1, kind="stable")
     ln_loss, ln_usd = (

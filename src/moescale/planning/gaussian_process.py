@@ -30,6 +30,7 @@ RUN_NOISE = 0.003  # of ln L between seeds; the public runs of arXiv 2502.05172 
 SIZES = 24  # of each expert count, between which a plan chooses
 TRUTHS = 2048  # surfaces that a sweep is tried on
 ALIKE = 1e-3  # of a cost: counts that differ by less, as where the host is all that costs, are cheapest together
+SEED = 0  # of all noise
 DRAWN = 200  # of the surfaces, and of what is believed under each, that the certainty of a count is over
 
 
@@ -98,10 +99,10 @@ class GaussianProcess:
         noisy = self.covariance[np.ix_(seen, seen)] + self.noise**2 * np.eye(seen.size)
         return np.asarray(np.linalg.solve(noisy, self.covariance[seen]).T, dtype=np.float64)
 
-    def given(self, seen: NDArray[np.intp], ln_loss: FloatArray, seed: int = 0) -> GaussianProcess:
+    def given(self, seen: NDArray[np.intp], ln_loss: FloatArray) -> GaussianProcess:
         """The process after runs whose ln losses (s,) are known; samples are moved by what they miss (Matheron's rule)."""
         gain = self.gain(seen)
-        noise = self.noise * np.random.default_rng(seed).standard_normal((len(self.samples), seen.size))
+        noise = self.noise * np.random.default_rng(SEED).standard_normal((len(self.samples), seen.size))
         return replace(
             self,
             mean=self.mean + gain @ (ln_loss - self.mean[seen]),
@@ -114,19 +115,17 @@ class GaussianProcess:
         column = self.covariance[:, run]
         return replace(self, covariance=self.covariance - np.outer(column, column) / (column[run] + self.noise**2))
 
-    def regret(
-        self, decision: Decision, seen: NDArray[np.intp], table: FloatArray, seed: int = 0
-    ) -> tuple[float, float]:
+    def regret(self, decision: Decision, seen: NDArray[np.intp], table: FloatArray) -> tuple[float, float]:
         """What the plan that has seen runs loses on average where one of the samples is true, as a share of the base's cost.
 
         And its standard error. `table` has the `regrets` of the samples.
         """
-        lost = table[np.arange(len(table)), self._picked(decision, seen, seed)]
+        estimate, covariance = self._estimates(seen)
+        doubt = np.sqrt(np.maximum(np.diag(covariance)[self.runs :], 0.0))
+        lost = table[np.arange(len(table)), chosen(decision, estimate[:, self.runs :], doubt)]
         return float(lost.mean()), float(lost.std() / math.sqrt(lost.size))
 
-    def count_doubt(
-        self, decision: Decision, seen: NDArray[np.intp], before: CountDoubt | None = None, seed: int = 0
-    ) -> CountDoubt:
+    def count_doubt(self, decision: Decision, seen: NDArray[np.intp], before: CountDoubt | None = None) -> CountDoubt:
         """What is believed of the expert counts after runs, on average over what these may show.
 
         Where it is known `before` them, the mean price of being wrong is that, less what the runs take off: of the same draws, as
@@ -134,10 +133,8 @@ class GaussianProcess:
         """
         truth = self.samples[None, :, self.runs :]  # (t, s, a)
         if seen.size:
-            estimate, covariance = self._estimates(seen, seed)
-            values, vectors = np.linalg.eigh(covariance[self.runs :, self.runs :])
-            root = vectors * np.sqrt(np.maximum(values, 0.0))
-            drawn = np.random.default_rng(seed).standard_normal((DRAWN, values.size)) @ root.T
+            estimate, covariance = self._estimates(seen)
+            drawn = _drawn(covariance[self.runs :, self.runs :], DRAWN, np.random.default_rng(SEED))
             truth = estimate[:DRAWN, None, self.runs :] + drawn
         least = [np.ones(truth.shape[:2]), *(least_cost(decision.cost[c], truth[..., c]) for c in decision.curves)]
         met = np.minimum(least, 1.0)  # the base meets itself, and stands in where a count does not
@@ -155,18 +152,12 @@ class GaussianProcess:
             dearer_tenth=float(np.quantile(dearer[safest, np.arange(len(safest))], 0.9)),
         )
 
-    def _picked(self, decision: Decision, seen: NDArray[np.intp], seed: int) -> NDArray[np.intp]:
-        """The model that the plan takes after runs, where each of the samples is true, (t,)."""
-        estimate, covariance = self._estimates(seen, seed)
-        doubt = np.sqrt(np.maximum(np.diag(covariance)[self.runs :], 0.0))
-        return chosen(decision, estimate[:, self.runs :], doubt)
-
-    def _estimates(self, seen: NDArray[np.intp], seed: int) -> tuple[FloatArray, FloatArray]:
+    def _estimates(self, seen: NDArray[np.intp]) -> tuple[FloatArray, FloatArray]:
         """What is believed after runs where each of the samples is true: means (t, p) and their covariance (p, p)."""
         if not seen.size:
             return np.broadcast_to(self.mean, self.samples.shape), self.covariance
         # The same noise of a run in every sweep, so that sweeps differ by their runs alone.
-        noise = self.noise * np.random.default_rng(seed).standard_normal((len(self.samples), self.runs))[:, seen]
+        noise = self.noise * np.random.default_rng(SEED).standard_normal((len(self.samples), self.runs))[:, seen]
         gain = self.gain(seen)
         estimate = self.mean + (self.samples[:, seen] + noise - self.mean[seen]) @ gain.T
         return estimate, self.covariance - gain @ self.covariance[seen]
@@ -193,9 +184,7 @@ def decision_of(search: Search) -> Decision:
     return Decision(Runs(n, tokens, e), np.where(np.isfinite(usd), usd / unit, np.inf), tuple(curves), confidence)
 
 
-def process_of(
-    search: Search, decision: Decision, runs: Runs, *, noise: float = RUN_NOISE, seed: int = 0
-) -> GaussianProcess:
+def process_of(search: Search, decision: Decision, runs: Runs, *, noise: float = RUN_NOISE) -> GaussianProcess:
     """What the draws of a search's law expect of runs, and of a decision's models."""
     law, theta, weights = search.law, search.draws.theta, search.draws.weights
     every, r = joined((runs, decision.models)), len(runs)
@@ -204,28 +193,25 @@ def process_of(
     drawn[:, r:] -= drawn[:, [r]]
     mean = weights @ drawn
     apart = np.sqrt(weights)[:, None] * (drawn - mean)
-    smooth = _smooth(every, r)
+    # The smooth error of a law, at runs and at models less at the base.
+    places = np.log([every.n_params, every.tokens, every.experts])
+    squares = ((places[:, :, None] - places[:, None, :]) ** 2).sum(axis=0)
+    smooth = (DRIFT * REACH) ** 2 * np.exp(-0.5 * squares / REACH**2)
+    smooth[r:] -= smooth[[r]]
+    smooth[:, r:] -= smooth[:, [r]]
     covariance = apart.T @ apart + smooth
     covariance[:r, :r] += UNIT**2
-    rng = np.random.default_rng(seed)
-    values, vectors = np.linalg.eigh(smooth)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    samples = (
-        drawn[rng.choice(len(drawn), size=TRUTHS, p=weights)]
-        + rng.standard_normal((TRUTHS, r + decision.cost.size)) @ root.T
-    )
+    rng = np.random.default_rng(SEED)
+    samples = drawn[rng.choice(len(drawn), size=TRUTHS, p=weights)] + _drawn(smooth, TRUTHS, rng)
     samples[:, :r] += UNIT * rng.standard_normal((TRUTHS, 1))
     return GaussianProcess(mean, covariance, samples, r, noise)
 
 
-def _smooth(every: Runs, runs: int) -> FloatArray:
-    """Covariance (p, p) of the smooth error of a law, at runs and at models less at the base, the first of these."""
-    places = np.log([every.n_params, every.tokens, every.experts])
-    squares = ((places[:, :, None] - places[:, None, :]) ** 2).sum(axis=0)
-    covariance = (DRIFT * REACH) ** 2 * np.exp(-0.5 * squares / REACH**2)
-    covariance[runs:] -= covariance[[runs]]
-    covariance[:, runs:] -= covariance[:, [runs]]
-    return covariance
+def _drawn(covariance: FloatArray, count: int, rng: np.random.Generator) -> FloatArray:
+    """Normal variates of mean 0, (count, p)."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    return np.asarray(rng.standard_normal((count, values.size)) @ root.T, dtype=np.float64)
 
 
 def chosen(decision: Decision, estimate: FloatArray, doubt: FloatArray) -> NDArray[np.intp]:

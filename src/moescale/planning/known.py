@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from moescale.models.coordinates import expansion, of_architecture
-from moescale.planning.candidate import Candidate, Trained
+from moescale.planning.candidate import Candidate, Trained, values_of
 from moescale.planning.question import KnownModel, Question, only_experts
 from moescale.planning.search import Search, known_model, reach_words
 from moescale.scaling_laws.law import Law
@@ -33,26 +32,26 @@ class KnownRow(Trained):
 
 def known_rows(search: Search, frontier: Sequence[Candidate]) -> tuple[KnownRow, ...]:
     """The models that the question names, in its order, against the frontier of its budget."""
-    return tuple(_row(search, model, frontier) for model in search.question.against)
-
-
-def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> KnownRow:
-    row, _ = known_model(search.law, model, search.costs)
-    usd = row.usd_per_mtok
-    losses = [c.loss for c in frontier if usd is not None and c.usd_per_mtok <= usd]
-    dollars = [c.usd_per_mtok for c in frontier if c.loss <= row.loss]
-    figures: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(Trained)}
-    figures["training_usd"] = training_usd(search.question, model)
-    return KnownRow(
-        **figures,
-        name=model.name,
-        expansion=float(of_architecture(model.architecture)[1]),
-        n_experts=float(model.architecture.n_experts),
-        loss_ratio_to_frontier=row.loss / min(losses) if losses else None,
-        cost_ratio_to_frontier=usd / min(dollars) if dollars and usd is not None else None,
-        beyond_law=beyond_law(search.law, row.experts),
-        trained_in=_other_precision(search.question, model),
-    )
+    found: list[KnownRow] = []
+    price = search.question.training
+    for model in search.question.against:
+        paid = training_usd(search.question, model)
+        row = replace(known_model(search.law, model, search.costs), training_usd=paid)
+        usd = row.usd_per_mtok
+        losses = [c.loss for c in frontier if usd is not None and c.usd_per_mtok <= usd]
+        dollars = [c.usd_per_mtok for c in frontier if c.loss <= row.loss]
+        known = KnownRow(
+            **values_of(row),
+            name=model.name,
+            expansion=float(of_architecture(model.architecture)[1]),
+            n_experts=float(model.architecture.n_experts),
+            loss_ratio_to_frontier=row.loss / min(losses) if losses else None,
+            cost_ratio_to_frontier=usd / min(dollars) if dollars and usd is not None else None,
+            beyond_law=beyond_law(search.law, row.experts),
+            trained_in=model.trained_in if price and model.trained_in != price.launch.precision else None,
+        )
+        found.append(known)
+    return tuple(found)
 
 
 def training_usd(question: Question, model: KnownModel) -> float | None:
@@ -60,12 +59,6 @@ def training_usd(question: Question, model: KnownModel) -> float | None:
     priced = replace(question, training=question.training and model.priced_as_trained(question.training))
     usd = priced.training_usd(model.architecture, model.training_flops, model.tokens)
     return usd if math.isfinite(usd) else None
-
-
-def _other_precision(question: Question, model: KnownModel) -> str | None:
-    if question.training is None or model.trained_in in (None, question.training.launch.precision):
-        return None
-    return model.trained_in
 
 
 def varied_expansion(law: Law, experts: float) -> tuple[float, float]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from moescale.planning.plan import Plan
-from moescale.planning.training_use import AllIn
 from moescale.serving.accuracy import Accuracy, accuracy_of_any
 from moescale.training.step_time import StepError
+
+QUANTILES, HALVINGS = 200, 50  # of training dollars, and of the search for dollars that are enough
 
 
 @dataclass(frozen=True, slots=True)
 class StatedLimit:
-    """Days or dollars that are stated, and what the model takes of them as predicted."""
+    """Days or dollars that are stated, and what the model takes of them as predicted; the errors of both parts are independent."""
 
     name: str  # as in `Plan.asked`
     most: float
@@ -24,15 +27,26 @@ class StatedLimit:
     @property
     def chance(self) -> float:
         """That no more is taken."""
-        if self.servings is not None and self.serving_usd:
-            return AllIn(self.training, self.serving_usd, self.error, self.servings).kept(self.most)
-        return self.error.kept((self.most - self.serving_usd) / self.training)
+        return self.kept(self.most)
+
+    def kept(self, most: float) -> float:
+        """The chance that no more than so many days or dollars are taken."""
+        if self.servings is None:
+            return self.error.kept((most - self.serving_usd) / self.training)
+        served = NormalDist(math.log(self.servings.geometric_mean), math.log(self.servings.spread))
+        times = (self.error.times((i + 0.5) / QUANTILES) for i in range(QUANTILES))
+        left = ((most - each * self.training) / self.serving_usd for each in times)
+        return sum(served.cdf(math.log(each)) for each in left if each > 0.0) / QUANTILES
 
     def taken(self, chance: float) -> float:
         """What is enough with a chance."""
-        if self.servings is not None and self.serving_usd:
-            return AllIn(self.training, self.serving_usd, self.error, self.servings).usd(chance)
-        return self.serving_usd + self.training * self.error.times(chance)
+        if self.servings is None:
+            return self.serving_usd + self.training * self.error.times(chance)
+        low, high = (math.log((self.training + self.serving_usd) * share) for share in (0.1, 10.0))
+        for _ in range(HALVINGS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self.kept(math.exp(middle)) < chance else (low, middle)
+        return math.exp(high)
 
 
 def stated_limits(plan: Plan) -> list[StatedLimit]:

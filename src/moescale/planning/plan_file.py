@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +15,6 @@ from moescale.io.json_text import parse_json
 from moescale.models.rounding import Buildable
 from moescale.planning.candidate import CostCurve
 from moescale.planning.plan import Plan
-from moescale.typing import FloatArray
 from moescale.units import expert_label
 
 if TYPE_CHECKING:
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 1e-12, 1e40  # far beyond any ratio, size, cost or number of tokens
 KINDS = ("Candidate", "Trained", "Unreachable", "Life", "model")  # of rows, which are no part of a place in a record
-BOUNDS = {  # places of a record that are fields of a plan
-    "bounded_loss.base_experts": "base_experts",
-    "bounded_loss.loss": "base_loss",
-    "bounded_cost.usd_per_mtok": "base_usd_per_mtok",
+BOUNDS = {  # fields of a plan, and their places in a record
+    "base_experts": "bounded_loss.base_experts",
+    "base_loss": "bounded_loss.loss",
+    "base_usd_per_mtok": "bounded_cost.usd_per_mtok",
 }
 MAY_BE_ZERO = ("probability_at_least_base", "probability", "expected", "worst", "regret", "weight")
 SHARES = ("mfu", "probability_at_least_base", "probability", "weight", "confidence", "usual_confidence")
-COLUMNS = ("n_params", "tokens", "loss", "usd_per_mtok", "gpus")
+COLUMNS = ("n_params", "tokens", "loss", "usd_per_mtok")
 AGAIN = "write it again with `moescale plan --json`"
 
 
@@ -68,7 +67,7 @@ def _adapter() -> TypeAdapter[Plan]:
 def _nested(record: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The fields of a plan from its record, where a model lies beside its reasons and a bound beside its rows."""
     told = dict(record) | {"recommendation": _advice(record.get("recommendation"))}
-    for place, name in BOUNDS.items():
+    for name, place in BOUNDS.items():
         part, key = place.split(".")
         table = record.get(part)
         if isinstance(table, Mapping):
@@ -106,10 +105,9 @@ def _damaged(place: str, what: str, where: str) -> DamagedFileError:
 
 def _first_fault(error: ValidationError, where: str) -> DamagedFileError:
     """What pydantic says first, of a row what it says of the kind of model that the row is nearest to."""
-    names = {name: place for place, name in BOUNDS.items()}
     found = min(error.errors(), key=lambda e: (e["type"] == "none_required", e["type"] == "missing"))
     path = [str(part) for part in found["loc"] if part not in KINDS]
-    path = [*names.get(path[0], path[0]).split("."), *path[1:]]
+    path = [*BOUNDS.get(path[0], path[0]).split("."), *path[1:]]
     of_a_row = len(path) < len(found["loc"]) or "".join(path[-2:-1]).isdigit()
     if of_a_row and (found["type"] == "missing" or found["input"] is None):
         return _damaged(".".join(path[:-1]), f"no {path[-1]}", where)
@@ -123,11 +121,9 @@ def _faults(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
     if is_dataclass(value):
         for f in fields(value):
             yield from _faults(getattr(value, f.name), (*path, f.name))
-    elif isinstance(value, tuple):
-        for i, part in enumerate(cast("tuple[Any, ...]", value)):
+    elif isinstance(value, tuple | np.ndarray):
+        for i, part in enumerate(cast("Iterable[Any]", value)):
             yield from _faults(part, (*path, str(i)))
-    elif isinstance(value, np.ndarray):
-        yield from _faults(tuple(cast("FloatArray", value).tolist()), path)
     elif path[-1] == "intervals" and value is not None:
         for name, (low, high) in value.items():
             least = LEAST if name in ("loss", "usd_per_mtok") else -MOST

@@ -7,19 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from moescale.bounds import (
-    COUNT,
-    DAYS,
-    DRAWS,
-    FLOPS,
-    LOSS,
-    PARAMETERS,
-    SHARE,
-    TOKENS,
-    TOTAL_USD,
-    USD_PER_MTOK,
-    check_bounds,
-)
+from moescale import bounds
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource, in_format
 from moescale.models.architecture import Architecture
@@ -42,6 +30,7 @@ from moescale.units import expert_model
 MOST_CORRECTIONS, CLOSE = 5, 2e-5
 NEAR = 0.03  # of FLOPs: at so many others models of about the same size answer
 CONFIDENCE = 0.8  # of an ensemble's promise, where none is stated
+MOST_PUBLISHED = 512.0  # experts of a layer: qwen3-next-80b-a3b, nemotron-3 (catalogue/shapes.toml)
 
 Objective = Literal["serve", "quality", "lifetime", "loss"]
 """Cheapest to serve at the base's loss; lowest loss at a serving cost; fewest dollars over a life; lowest loss outright."""
@@ -84,9 +73,8 @@ class KnownModel:
 
     def priced_as_trained(self, price: TrainingPrice) -> TrainingPrice:
         """The price of training in the precision that is published of the model."""
-        if self.trained_in is None:
-            return price
-        return replace(price, launch=replace(price.launch, precision=self.trained_in))
+        precision = self.trained_in or price.launch.precision
+        return replace(price, launch=replace(price.launch, precision=precision))
 
     @property
     def sizes(self) -> tuple[float, float]:
@@ -111,38 +99,38 @@ class Question:
     """
 
     budget: Budget
-    experts: Annotated[tuple[float, ...], COUNT] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
-    match_experts: Annotated[float, COUNT] = 1.0  # the base: the loss-optimal model of so many, which only compares
+    experts: Annotated[tuple[float, ...], bounds.COUNT] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
+    match_experts: Annotated[float, bounds.COUNT] = 1.0  # the base: the loss-optimal model of so many, only compared
     base: KnownModel | None = None  # the base instead of that
-    base_flops: Annotated[float | None, FLOPS] = None  # that the base is trained with; None: those of the budget
+    base_flops: Annotated[float | None, bounds.FLOPS] = None  # that the base is trained with; None: those of the budget
     budget_of: str | None = None  # no budget is stated: whose training FLOPs it is, such as those of `base`
     target: str | None = None  # task and score that the base stands for, such as hellaswag=0.75
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     against_stated: bool = False  # else they are the published ones nearest to its FLOPs
     explained: bool = (
-        True  # whether what published laws say beside the law, without a vote, and the baseline's compute are asked
+        True  # whether what no first screen shows is asked: the models at the baseline's cost, and its compute
     )
-    max_loss: Annotated[float | None, LOSS] = None
-    max_usd_per_mtok: Annotated[float | None, USD_PER_MTOK] = None
-    lifetime_tokens: Annotated[float | None, TOKENS] = None
+    max_loss: Annotated[float | None, bounds.LOSS] = None
+    max_usd_per_mtok: Annotated[float | None, bounds.USD_PER_MTOK] = None
+    lifetime_tokens: Annotated[float | None, bounds.TOKENS] = None
     training: TrainingPrice | None = None  # for training days and dollars; with lifetime_tokens also the cheapest life
-    train_gpus: Annotated[float | None, COUNT] = None  # for the days that training takes
-    max_days: Annotated[float | None, DAYS] = None  # of training; the budget is fitted to them, as to the next two
-    max_training_usd: Annotated[float | None, TOTAL_USD] = None
-    max_flops: Annotated[float | None, FLOPS] = None  # beside days or dollars; None: these alone are the budget
-    max_total_usd: Annotated[float | None, TOTAL_USD] = None  # of training and serving
+    train_gpus: Annotated[float | None, bounds.COUNT] = None  # for the days that training takes
+    max_days: Annotated[float | None, bounds.DAYS] = None  # of training, which fix the budget, as do the next two
+    max_training_usd: Annotated[float | None, bounds.TOTAL_USD] = None
+    max_flops: Annotated[float | None, bounds.FLOPS] = None  # beside days or dollars; None: these alone are the budget
+    max_total_usd: Annotated[float | None, bounds.TOTAL_USD] = None  # of training and serving
     kv_heads: float | None = None  # key-value heads of a layer; None: the family's own, one a query head for most
     vocab_size: int | None = None  # rows of the tables that are served; None: those that N counts, or the recipe's
     disaggregated: bool = False  # whether models are served with prefill and decode on GPUs of their own
-    draws: Annotated[int | None, DRAWS] = None  # how many of the law's draws intervals use; None: all, 0: no intervals
+    draws: Annotated[int | None, bounds.DRAWS] = None  # of the law, for intervals; None: all, 0: no intervals
     convention: str | None = None
     objective: Objective | None = None  # None: what the bounds say
-    confidence: Annotated[float | None, SHARE] = None
-    max_active_params: Annotated[float | None, PARAMETERS] = None  # without embeddings, as are the next
-    max_total_params: Annotated[float | None, PARAMETERS] = None
+    confidence: Annotated[float | None, bounds.SHARE] = None
+    max_active_params: Annotated[float | None, bounds.PARAMETERS] = None  # without embeddings, as are the next
+    max_total_params: Annotated[float | None, bounds.PARAMETERS] = None
 
     def __post_init__(self) -> None:
-        check_bounds(self, where="question")
+        bounds.check_bounds(self, where="question")
         if self.max_total_usd is not None and (self.lifetime_tokens is None or self.training is None):
             raise InputError(
                 "total dollars cover training and serving a number of tokens",
@@ -154,8 +142,8 @@ class Question:
         """With the FLOPs that the days and dollars buy, at so many times the MFU of each expert count, as the budget."""
         if self.training is None:
             return self
-        price, limits = self.training, (self.max_days, self.train_gpus, self.max_training_usd, self.max_flops)
-        price = replace(price, mfu=min(price.mfu * scale, 1.0), rate=price.rate and price.rate.scaled(scale))
+        price = self.training.scaled(scale)
+        limits = (self.max_days, self.train_gpus, self.max_training_usd, self.max_flops)
         budget = replace(self.budget, flops=price.flops_bought(*limits), by_experts=price.flops_by_experts(*limits))
         return replace(self, budget=budget, training=price)
 
@@ -167,15 +155,15 @@ class Question:
 
     def affordable(self, model: Architecture, flops: float, tokens: float) -> float:
         """How many times these FLOPs and tokens the stated days and dollars buy a built model; 1 where it cannot be timed."""
-        price, times, within = self.training, 1.0, 0.0
+        price, gpus, times, within = self.training, self.n_train_gpus, 1.0, 0.0
         if price is None or not self.is_bought:
             return times
         for _ in range(MOST_CORRECTIONS):
             try:
-                bill = price.bill(model, times * flops, times * tokens, self.n_train_gpus)
+                bill = price.bill(model, times * flops, times * tokens, gpus)
             except InfeasibleError:
                 return 1.0
-            days = bill.gpu_days / self.n_train_gpus if self.n_train_gpus else 0.0
+            days = bill.gpu_days / gpus if gpus else 0.0
             share = max(days / (self.max_days or math.inf), bill.usd / (self.max_training_usd or math.inf))
             within = max(within, times) if share <= 1.0 + CLOSE else within
             times = min(times / share, (self.max_flops or math.inf) / flops)
@@ -206,9 +194,8 @@ class Question:
     @property
     def base_name(self) -> str:
         """What models are compared with, in words."""
-        if self.base is not None:
-            return self.base.name
-        return f"the loss-optimal {expert_model(self.match_experts)}{' within the bounds' if self.bounds_base else ''}"
+        within = " within the bounds" if self.bounds_base else ""
+        return self.base.name if self.base else f"the loss-optimal {expert_model(self.match_experts)}{within}"
 
     @property
     def bounds_base(self) -> bool:
@@ -219,8 +206,7 @@ class Question:
     @property
     def base_budget(self) -> Budget:
         """What the base is trained with: days and dollars buy it other FLOPs than the models that it is compared with."""
-        own = self.base_flops
-        return self.budget if own is None else replace(self.budget, flops=own, by_experts=())
+        return replace(self.budget, flops=self.base_flops, by_experts=()) if self.base_flops else self.budget
 
     @property
     def of_base(self) -> Question:
@@ -233,11 +219,8 @@ class Question:
     @property
     def goal(self) -> Objective:
         """What is looked for: as stated, else a life where one is priced, quality where only a cost is bounded."""
-        if self.objective is not None:
-            return self.objective
-        if self.lifetime_tokens is not None and self.training is not None:
-            return "lifetime"
-        return "quality" if self.cost_limit is not None else "serve"
+        usual = "quality" if self.cost_limit is not None else "serve"
+        return self.objective or ("lifetime" if self.life is not None else usual)
 
     @property
     def of_life(self) -> bool:
@@ -252,9 +235,13 @@ class Question:
     @property
     def budget_goal(self) -> Objective:
         """What is looked for within the budget, also where a life is decided for."""
-        if self.goal != "lifetime":
-            return self.goal
-        return "serve" if self.cost_limit is None else "quality"
+        usual = "serve" if self.cost_limit is None else "quality"
+        return usual if self.goal == "lifetime" else self.goal
+
+    @property
+    def by_loss(self) -> bool:
+        """Whether the lowest loss is looked for within the budget, and not the fewest dollars."""
+        return self.budget_goal in ("quality", "loss")
 
     @property
     def cost_limit(self) -> float | None:
@@ -293,10 +280,9 @@ def as_released(model: KnownModel, deployment: Deployment, latency: LatencySourc
 def release_notes(models: Iterable[KnownModel], deployment: Deployment) -> list[str]:
     """Which known models are priced in another format than the deployment's."""
     formats = {m.name: m.weights.format for m in models if m.weights is not None and m.weights.bytes_per_param < 2.0}
-    if deployment.weights is not None or not formats:
-        return []
     listed = ", ".join(f"{name} in {held}" for name, held in formats.items())
-    return [f"weights priced as released: {listed}; --weights sets one format for all models"]
+    stated = deployment.weights is not None or not formats
+    return [] if stated else [f"weights priced as released: {listed}; --weights sets one format for all models"]
 
 
 def only_experts(law: Law) -> float | None:
@@ -306,9 +292,6 @@ def only_experts(law: Law) -> float | None:
         return None
     least, most = law.fit_range.get("experts", (1.0, 1.0))
     return least if least == most else 1.0
-
-
-MOST_PUBLISHED = 512.0  # experts of a layer: qwen3-next-80b-a3b, nemotron-3 (catalogue/shapes.toml)
 
 
 def ladder(law: Law) -> tuple[float, ...]:
@@ -331,15 +314,12 @@ def prepare(law: Law, question: Question) -> tuple[Law, Question, list[str]]:
     base = question.match_experts if question.base is None else min(question.experts)
     experts = sorted(set(question.experts))
     if (only := only_experts(law)) is not None:
+        what = f"{law.name} knows {expert_model(only)}s only"
         if only not in experts:
-            raise InfeasibleError(
-                f"{law.name} knows {expert_model(only)}s only",
-                where="--experts",
-                nearest=f"{only:g}",
-                next_step="add this count, or name another --law",
-            )
+            next_step = "add this count, or name another --law"
+            raise InfeasibleError(what, where="--experts", nearest=f"{only:g}", next_step=next_step)
         if {*experts, base} != {only}:
-            notes.append(f"{law.name} knows {expert_model(only)}s only: other expert counts are left out")
+            notes.append(f"{what}: other expert counts are left out")
         experts, base = [only], only
     if question.convention is not None and question.convention != law.family.convention:
         law = replace(law, family=with_convention(law.family, question.convention))

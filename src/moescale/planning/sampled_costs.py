@@ -21,10 +21,7 @@ WIDEST_SIZES = 512
 
 @dataclass(frozen=True, slots=True)
 class SampledCosts:
-    """Serving costs on a grid of sizes, one curve for each of m expert counts, interpolated in logarithms.
-
-    For searches that price millions of models. Answers are NaN where nothing serves and beyond the sampled sizes.
-    """
+    """Serving costs on a grid of sizes, one curve for each of m expert counts, interpolated in logarithms; NaN where nothing serves and beyond the grid."""
 
     ln_n: FloatArray  # (s,)
     ln_usd: FloatArray  # (s, m)
@@ -39,8 +36,7 @@ class SampledCosts:
         ok = self.served[:, column]
         if not ok.any():
             return np.full(n_params.shape, np.nan)
-        ln_usd = np.interp(np.log(n_params), self.ln_n[ok], self.ln_usd[ok, column], left=np.nan, right=np.nan)
-        return np.exp(ln_usd)
+        return np.exp(np.interp(np.log(n_params), self.ln_n[ok], self.ln_usd[ok, column], left=np.nan, right=np.nan))
 
     def next_to_largest(self, n_params: FloatArray) -> npt.NDArray[np.bool_]:
         """Which sizes (m,) lie less than two steps below the largest sample that is served."""
@@ -50,13 +46,11 @@ class SampledCosts:
 
     def size_within(self, usd_limit: FloatArray) -> FloatArray:
         """The largest size of each expert count within limits (k,), shape (k, m)."""
+        ln_limit = np.log(np.where(np.isfinite(usd_limit), usd_limit, np.nan))
         out = np.full((usd_limit.size, self.served.shape[1]), np.nan)
-        known = np.isfinite(usd_limit)
-        for j in range(out.shape[1]):
+        for j in np.flatnonzero(self.served.any(axis=0)):
             ok = self.served[:, j]
-            if ok.any():
-                rising = np.maximum.accumulate(self.ln_usd[ok, j])
-                out[known, j] = np.interp(np.log(usd_limit[known]), rising, self.ln_n[ok], left=np.nan)
+            out[:, j] = np.interp(ln_limit, np.maximum.accumulate(self.ln_usd[ok, j]), self.ln_n[ok], left=np.nan)
         return np.exp(out)
 
 
@@ -72,36 +66,30 @@ def sampled_costs(
     of the usual sizes or for most of them, such as a table of measured latencies, is sampled between the ends of what it knows.
     """
     of_server = (costs.family, costs.latency, costs.deployment, costs.kv_heads, costs.vocab_size, costs.disaggregated)
-    return _sampled_on(*of_server, tuple(experts.tolist()), sizes, count)
+    return _sampled_on(of_server, tuple(experts.tolist()), sizes, count)
 
 
 @lru_cache(maxsize=32)
 def _sampled_on(
-    family: ModelFamily,
-    latency: LatencySource,
-    deployment: Deployment,
-    kv_heads: float | None,
-    vocab_size: int | None,
-    disaggregated: bool,
+    of_server: tuple[ModelFamily, LatencySource, Deployment, float | None, int | None, bool],
     experts: tuple[float, ...],
     sizes: tuple[float, float],
     count: int,
 ) -> SampledCosts:
-    costs = Costs(family, latency, deployment, kv_heads, vocab_size, disaggregated)
-    curve = _sampled(costs, experts, sizes, count)
+    costs = Costs(*of_server)
+
+    def sampled(ln_sizes: tuple[float, float], count: int) -> SampledCosts:
+        ln_n = np.linspace(*ln_sizes, count)
+        usd = costs.usd_per_mtok(np.repeat(np.exp(ln_n), len(experts)), np.tile(experts, count)).reshape(count, -1)
+        served = np.isfinite(usd)
+        return SampledCosts(ln_n, np.log(np.where(served, usd, 1.0)), served)
+
+    curve = sampled((math.log(sizes[0]), math.log(sizes[1])), count)
     if curve.served[0].all() and curve.served.any(axis=1).mean() > 0.5:
         return curve
-    wide = _sampled(costs, experts, (1e4, 1e13), WIDEST_SIZES)  # steps of 4%
+    wide = sampled((math.log(1e4), math.log(1e13)), WIDEST_SIZES)  # steps of 4%
     known = np.flatnonzero(wide.served.any(axis=1))
     if known.size == 0:
         return curve
-    ends = wide.ln_n[[max(known[0] - 1, 0), min(known[-1] + 1, WIDEST_SIZES - 1)]]
-    return _sampled(costs, experts, (math.exp(ends[0]), math.exp(ends[1])), CURVE_SIZES)
-
-
-def _sampled(costs: Costs, experts: tuple[float, ...], sizes: tuple[float, float], count: int) -> SampledCosts:
-    ln_n = np.linspace(math.log(sizes[0]), math.log(sizes[1]), count)
-    n, e = (np.repeat(np.exp(ln_n), len(experts)), np.tile(experts, count))
-    usd = costs.usd_per_mtok(n, e).reshape(count, -1)
-    served = np.isfinite(usd)
-    return SampledCosts(ln_n, np.log(np.where(served, usd, 1.0)), served)
+    low, high = wide.ln_n[[max(known[0] - 1, 0), min(known[-1] + 1, WIDEST_SIZES - 1)]].tolist()
+    return sampled((low, high), CURVE_SIZES)

@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from moescale import catalogue
 from moescale.errors import InfeasibleError, InputError, unknown_name
@@ -54,6 +55,16 @@ def _table() -> dict[str, Any]:
     return catalogue.read("scores.toml")
 
 
+def _rows(task: str) -> list[dict[str, Any]]:
+    """The rows of the table that a task averages."""
+    every = _table()["task"]
+    return list(every.values()) if task == AVERAGE else [every[task]]
+
+
+def _mean(task: str, key: str) -> float:
+    return float(np.mean([row[key] for row in _rows(task)]))
+
+
 def tasks() -> tuple[str, ...]:
     """The tasks that have a mapping, and their average."""
     return (*_table()["task"], AVERAGE)
@@ -83,15 +94,14 @@ def _c4_loss(n_params: FloatArray, tokens: FloatArray) -> FloatArray:
 
 def _accuracy(task: str, x: FloatArray) -> FloatArray:
     """Accuracy at cross entropies (draws, ...), same shape."""
-    if task == AVERAGE:
-        return np.mean([_accuracy(one, x) for one in _table()["task"]], axis=0)
-    top, floor, slope, middle = np.array(_table()["task"][task]["draws"]).T.reshape((4, -1, *(1,) * (x.ndim - 1)))
-    return floor + (top - floor) / (1.0 + np.exp(slope * (x - middle)))
+    draws = (np.array(row["draws"]).T.reshape((4, -1, *(1,) * (x.ndim - 1))) for row in _rows(task))
+    each = [floor + (top - floor) / (1.0 + np.exp(slope * (x - middle))) for top, floor, slope, middle in draws]
+    return np.mean(each, axis=0)
 
 
 def measured_scores(task: str) -> dict[str, float]:
     """The scores of released models that were measured as the fit's were."""
-    every = [_table()["task"][one]["measured"] for one in (_table()["task"] if task == AVERAGE else [task])]
+    every = [row["measured"] for row in _rows(task)]
     return {model: float(np.mean([one[model] for one in every])) for model in every[0]}
 
 
@@ -111,43 +121,21 @@ def letters(task: str) -> dict[str, float]:
     return {} if task == AVERAGE else _table()["task"][task].get("letters", {})
 
 
-def ranked_of_letters(task: str, accuracy: float) -> float | None:
-    """About what a score by letters is in ranked answers: the line of the models measured both ways; None beyond them by more than they lie apart."""
-    by_letters = letters(task)
-    if not by_letters:
-        return None
-    low, high = min(by_letters.values()), max(by_letters.values())
-    if not 2.0 * low - high <= accuracy <= 2.0 * high - low:
-        return None
-    measured = [_table()["task"][task]["measured"][model] for model in by_letters]
-    return float(np.polyval(np.polyfit(list(by_letters.values()), measured, 1), accuracy))
-
-
-def _residual(task: str) -> float:
-    """Root mean square error of the final checkpoints of the fit."""
-    every = _table()["task"]
-    if task != AVERAGE:
-        return every[task]["residual"]
-    return float(np.mean([one["residual"] for one in every.values()]))
-
-
-def _least(task: str) -> float:
-    """The score of guesses, or that of the ladder's worst trained model where it is lower."""
-    return float(np.mean([one["least"] for name, one in _table()["task"].items() if task in (name, AVERAGE)]))
-
-
 def score(task: str, n_params: float, tokens: float) -> Score:
     """The score of a dense model of `n_params` (without embeddings) after `tokens`; the draws' spread, residuals and drift widen it."""
     check_task(task)
     found = _accuracy(task, _c4_loss(np.array(n_params), np.array(tokens)))
     beyond = max(0.0, float(np.log(6.0 * n_params * tokens / _table()["fitted_flops"])))
-    deviation = float(np.sqrt(found[1:].var() + _residual(task) ** 2 + (_table()["drift"] * beyond) ** 2))
+    # `residual` is the root mean square error of the fit's final checkpoints, `least` what guesses score, or its worst model.
+    deviation = float(np.sqrt(found[1:].var() + _mean(task, "residual") ** 2 + (_table()["drift"] * beyond) ** 2))
     estimate = float(found[0])
     low, high = estimate - Z90 * deviation, estimate + Z90 * deviation
-    return Score(estimate, (max(low, min(_least(task), estimate)), min(high, 1.0)), deviation)
+    return Score(estimate, (max(low, min(_mean(task, "least"), estimate)), min(high, 1.0)), deviation)
 
 
-def dense_of_equal_loss(law: Law, n_params: Real, tokens: Real, experts: Real, extra: Mapping[str, Real]) -> FloatArray:
+def dense_of_equal_loss(
+    law: Law, n_params: ArrayLike, tokens: ArrayLike, experts: ArrayLike, extra: Mapping[str, Real]
+) -> FloatArray:
     """Bodies of the dense models that have the law's loss of models (m,) after as many tokens, (m,); NaN where none has."""
     n, d, e = (np.asarray(values, float) for values in (n_params, tokens, experts))
     goal = loss(law, n, d, e, extra=extra)
@@ -170,7 +158,7 @@ def scores_of(
     """The scores of planned models (m,), by task; None where the law has no dense models to compare them with."""
     if not has_scores(law):
         return [None] * len(n_params)
-    sizes = dense_of_equal_loss(law, np.array(n_params), np.array(tokens), np.array(experts), extra)
+    sizes = dense_of_equal_loss(law, n_params, tokens, experts, extra)
     return [
         {task: score(task, size, float(d)) for task in tasks()} if np.isfinite(size) else None
         for size, d in zip(sizes.tolist(), tokens, strict=True)
@@ -180,12 +168,8 @@ def scores_of(
 def chances(law: Law, target: str, models: Allocation, extra: Mapping[str, Real]) -> FloatArray:
     """The chances (m,) that planned models have a target score; NaN where there is no dense model of their loss."""
     task, wanted = stated_score(target)
-    known = np.where(np.isfinite(models.n_params), models.n_params, 1e9)
-    tokens = np.where(np.isfinite(models.tokens), models.tokens, 1e9)
-    sizes = np.where(
-        np.isfinite(models.n_params), dense_of_equal_loss(law, known, tokens, models.experts, extra), np.nan
-    )
-    each = zip(sizes.tolist(), tokens.tolist(), strict=True)
+    sizes = dense_of_equal_loss(law, models.n_params, models.tokens, models.experts, extra)
+    each = zip(sizes.tolist(), models.tokens.tolist(), strict=True)
     return np.array([score(task, n, d).at_least(wanted) if np.isfinite(n) else np.nan for n, d in each])
 
 
@@ -198,7 +182,7 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
     ln_e, ln_a, alpha, ln_b, beta = _table()["c4"]["draws"][0]
 
     def expected(ln_x: FloatArray) -> FloatArray:
-        return _accuracy(task, np.tile(np.exp(ln_x), (len(_table()["c4"]["draws"]), 1)))[0]
+        return _accuracy(task, np.exp(ln_x)[None])[0]
 
     def smallest(ln_x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Least N D at a sum of two power terms: their elasticities are equal, alpha a = beta b."""
@@ -211,16 +195,13 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
     ends = [np.array([end]) for end in (every[6.0 * size * tokens <= MOST_FLOPS][-1], every[0])]
     most, least = (float(expected(end)[0]) for end in ends)
     if not least < target < most:
-        what = f"a dense model of up to {MOST_FLOPS:.0e} FLOPs is expected to have a score in {task} of {least:.2f} to {most:.2f}, not {target:g}"
+        scored = f"is expected to have a score in {task} of {least:.2f} to {most:.2f}, not {target:g}"
         convention = (
             "scores are those of ranked continuations, which lie below those of lettered choices on model cards"
         )
-        ranked, next_step = ranked_of_letters(task, target), "state a lower score, or --match MODEL, or --max-loss"
-        if ranked is not None:
-            model, known = nearest_score(letters(task), target, at_least=True)
-            alike = f"if {target:g} is by letters, take --match {known_name(model)}, which has {known:g} and whose loss is then the goal"
-            next_step = f"{alike}; or --target {task}={ranked:.2f}, about as much ranked; or {next_step}"
-        raise InfeasibleError(f"{what}; {convention}", where="--target", nearest=f"{most:.2f}", next_step=next_step)
+        what = f"a dense model of up to {MOST_FLOPS:.0e} FLOPs {scored}; {convention}"
+        next_step = "state a lower score, or --match MODEL, or --max-loss"
+        raise InfeasibleError(what, where="--target", nearest=f"{most:.2f}", next_step=next_step)
     low, _ = bracket(lambda ln_x: target - expected(ln_x), *ends)  # accuracy falls with loss
     (size,), (tokens,) = smallest(low)
     return float(size), float(tokens)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InfeasibleError, MoescaleError
+from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import expansion
@@ -18,17 +17,17 @@ from moescale.models.family import n_active, n_total, training_flops, with_conve
 from moescale.models.parameters import count_parameters
 from moescale.models.rounding import Buildable, family_of, vocabulary
 from moescale.planning.allocation import (
-    CLOSE,
     Allocation,
     Budget,
     at_size,
-    best_within_cost,
     inputs_at,
+    largest_within_cost,
     loss_optimal,
     smallest_at_loss,
 )
-from moescale.planning.as_built import SLACK, Built, rounded, stacked
+from moescale.planning.as_built import NEAR_SIZES, SLACK, Built, depth_factor, in_shape, nearest_shape, stacked
 from moescale.planning.candidate import (
+    AnyRow,
     Candidate,
     CostCurve,
     Costs,
@@ -37,35 +36,23 @@ from moescale.planning.candidate import (
     Trained,
     candidates,
     part_of,
+    sizes_of,
     trained_models,
-    with_ratios,
 )
 from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
-from moescale.planning.near_shapes import NEAR_SIZES, depth_factor
-from moescale.planning.question import (
-    CONFIDENCE,
-    KnownModel,
-    Question,
-    as_released,
-    inputs_of,
-    only_experts,
-    own_inputs,
-    prepare,
-)
+from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, inputs_of, own_inputs, prepare
 from moescale.planning.sampled_costs import CURVE_SIZES, USUAL, SampledCosts, sampled_costs
 from moescale.roots import bracket
-from moescale.scaling_laws import catalogue_names, find_law
-from moescale.scaling_laws.ensemble import restate
-from moescale.scaling_laws.law import Law, interval
+from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
-from moescale.serving.steady_state import Serving
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
 
 FRONTIER_SIZES = 32  # over-trained sizes of each expert count that the frontier is drawn from
 TINY = 1e-300
 ANY_USD = 1e300  # per million tokens: what is served at all
+NEAR_COST = 1e-7  # of a size, relative: how close the models at a cost are to it
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
 SMALLEST_SAMPLED = 0.01  # of the least of these sizes: what draws of the law choose among
 
@@ -80,10 +67,7 @@ class Search:
     best: Allocation  # the loss-optimal models of the expert counts that are asked about, (m,)
     optima: tuple[Trained, ...]  # the same as rows
     base: Trained  # what others are compared with; chosen only where its expert count is asked about
-    base_model: Allocation  # the same, (1,)
     notes: tuple[str, ...]  # on what was left out
-    curve: Allocation  # the models (m * s,) of the curves of loss against cost
-    curve_shape: tuple[int, int]  # (m, s)
     sampled: SampledCosts
     draws: Draws  # asks for the base's loss
     oracle: Oracle
@@ -100,33 +84,29 @@ class Search:
         law, question, notes = prepare(law, question)
         costs = costs_of(law, question, deployment, latency)
         _check_reach(law, question)
-        experts, tokens = np.array(question.experts), question.lifetime_tokens
+        experts = np.array(question.experts)
         best = loss_optimal(law, question.budget, experts)
-        curve, shape = curve_models(law, question, best)
         least = max(USUAL[0], SMALLEST_SAMPLED * float(np.nanmin(best.n_params)))
         least = 10.0 ** (math.floor(2.0 * math.log10(least)) / 2.0)  # so that questions of like budgets share samples
         ends, sizes = (min(least, 0.1 * USUAL[1]), USUAL[1]), CURVE_SIZES // 4 if coarse else CURVE_SIZES
-        optima = tuple(trained_models(best, costs, lifetime_tokens=tokens))
-        if question.base is None:
-            base_model = base_optimum(law, question, best)
-            same = (c for c in optima if (c.experts, c.n_params) == (question.match_experts, base_model.n_params[0]))
-            base = next(same, None) or trained_models(base_model, costs, lifetime_tokens=tokens)[0]
-        else:
-            base, base_model = known_model(law, question.base, costs)
         sampled = sampled_costs(costs, experts, ends, sizes)
+        optima = tuple(trained_models(best, costs))
+        if question.base is None:
+            found = base_optimum(law, question, best)
+            same = (c for c in optima if (c.experts, c.n_params) == (question.match_experts, found.n_params[0]))
+            base = next(same, None) or trained_models(found, costs)[0]
+        else:
+            base = known_model(law, question.base, costs)
         stated = None if question.base is None else question.base.inputs(law.form)
-        draws = draws_of(law, question.budget, experts, base_model, base_inputs=stated, draws=question.draws)
+        draws = draws_of(law, question.budget, experts, _model_of(base), base_inputs=stated, draws=question.draws)
         return cls(
             law=law,
             question=question,
             costs=costs,
             best=best,
             base=base,
-            base_model=base_model,
             optima=optima,
             notes=tuple(notes),
-            curve=curve,
-            curve_shape=shape,
             sampled=sampled,
             draws=draws,
             oracle=oracle_of(draws, sampled, law.allows(experts)),
@@ -134,9 +114,9 @@ class Search:
         )
 
     @property
-    def curve_serving(self) -> Serving:
-        """What the models of the curves cost: asked where they are shown, as most searches compare shapes alone."""
-        return self.costs.serving(self.curve.n_params, self.curve.experts)
+    def base_model(self) -> Allocation:
+        """The base as the law counts it, (1,)."""
+        return _model_of(self.base)
 
     @property
     def confidence(self) -> float | None:
@@ -147,7 +127,7 @@ class Search:
     def most_sure(self) -> float:
         """The highest probability of the loss that a served model of another expert count than the baseline's has; 0 without any."""
         others = self.law.allows(self.best.experts) & (self.best.experts != self.question.match_experts)
-        served = self.sampled.size_within(np.array([self.question.max_usd_per_mtok or ANY_USD]))[0]
+        served = self._sampled_within(self.question.max_usd_per_mtok or ANY_USD)
         sure = self.draws_at(self.question.max_loss).most_sure(np.minimum(served, self.largest), others)
         return float(np.max(sure, where=np.isfinite(sure), initial=0.0))
 
@@ -167,10 +147,6 @@ class Search:
         np.add.at(shares, first[known], draws.weights[known])
         return shares / max(shares.sum(), TINY)
 
-    def loss_optimal(self, experts: float) -> Trained:
-        """The loss-optimal model of an expert count."""
-        return self.optima[self.question.experts.index(experts)]
-
     def draws_at(self, loss: float | None) -> Draws:
         """The draws, which ask for a loss or for the base's."""
         return self.draws if loss is None else self.draws.asking_for(loss)
@@ -182,82 +158,90 @@ class Search:
             found = smallest_at_loss(self.law, self.question.budget, self.best.experts, target, optimal=self.best)
             sizes, reasons = found.n_params, [f"no size reaches a loss of {target:.5g}"] * self.best.experts.size
         else:
-            sizes, goal = (
-                draws.sizes(self.confidence),
-                "the baseline's loss" if loss is None else f"a loss of {loss:.5g}",
-            )
+            sizes = draws.sizes(self.confidence)
+            goal = "the baseline's loss" if loss is None else f"a loss of {loss:.5g}"
             missed = f"no size reaches {goal} with a probability of {self.confidence:.0%}"
             reasons = [f"{missed}, {most:.0%} at most" for most in draws.most_sure(self.largest, np.isnan(sizes))]
+        bounds = size_bounds(self.question)
+        leave = f"{bounds} leave{'' if ' and ' in bounds else 's'} N ="
         reasons = [
-            f"{_over(self.question, most)} what reaches {target:.5g}" if n > most else reason
+            f"{leave} {format_count(most)} at most, less than what reaches {target:.5g}" if n > most else reason
             for n, most, reason in zip(sizes, self.largest, reasons, strict=True)
         ]
-        return self.judged(self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons), draws)
+        return self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons, draws)
 
-    def within_cost(self, usd_per_mtok: float, *, close: float = CLOSE) -> list[Row]:
-        """Algorithm 2 at every expert count: the lowest loss within a serving cost; sizes are `close`, relative."""
-        cost_of, budget = self.costs.usd_per_mtok, self.question.budget
-        near = self.sampled.size_within(np.array([usd_per_mtok]))[0]
-        found = best_within_cost(
-            self.law, budget, self.best.experts, usd_per_mtok, cost_of, optimal=self.best, near=near, close=close
-        )
-        reasons = [f"every size costs more than {format_usd(usd_per_mtok)}"] * self.best.experts.size
-        return self.judged(self._rows(np.fmin(found.n_params, self.largest), reasons), self.draws)
+    def within_cost(self, usd_per_mtok: float) -> list[Row]:
+        """Algorithm 2 at every expert count: the lowest loss within a serving cost."""
+        return self._rows(self._largest_within(usd_per_mtok), f"every size costs more than {format_usd(usd_per_mtok)}")
 
     def near_cost(self, usd_per_mtok: float) -> list[Row]:
         """About the same, by the sampled costs alone: what is built within a cost may start from it."""
-        sizes = np.fmin(self.sampled.size_within(np.array([usd_per_mtok]))[0], self.best.n_params)
-        return self.judged(self._rows(np.fmin(sizes, self.largest), [""] * len(self.optima)), self.draws)
+        return self._rows(self._near_cost(usd_per_mtok))
 
     def below(self, loss: float, usd_per_mtok: float, among: NDArray[np.bool_], most: int) -> list[Candidate]:
         """About the models of the lowest losses under a loss and within a cost, by the sampled costs, where a shape near them has it: so many expert counts `among` those of a mask (m,)."""
-        sizes = np.fmin(self.sampled.size_within(np.array([usd_per_mtok]))[0], self.best.n_params)
-        sizes = np.fmin(sizes, self.largest)
+        sizes = self._near_cost(usd_per_mtok)
         losses = at_size(self.law, self.question.budget, sizes * NEAR_SIZES[1], self.best.experts).loss
         losses = np.where(among & self.law.allows(self.best.experts) & (losses < loss), losses, np.inf)
         kept = np.argsort(np.argsort(losses)) < min(most, np.count_nonzero(np.isfinite(losses)))
-        rows = self._rows(np.where(kept, sizes, np.nan), [""] * losses.size)
-        return [row for row in rows if isinstance(row, Candidate)]
+        return self.recommendable(self._rows(np.where(kept, sizes, np.nan)))
 
     def outright(self) -> list[Row]:
         """The lowest loss of every expert count that can be served, whatever it costs; unserved where no size can be."""
         sizes = np.minimum(self.best.n_params, self.largest)
-        rows = self._rows(sizes, [""] * len(self.optima))
+        rows = self._rows(sizes)
         unserved = np.array([not isinstance(row, Candidate) for row in rows])
-        if unserved.any():  # the optimum is too large, and a smaller model may not be
-            near = self.sampled.size_within(np.array([ANY_USD]))[0]
-            served = best_within_cost(
-                self.law,
-                self.question.budget,
-                self.best.experts,
-                ANY_USD,
-                self.costs.usd_per_mtok,
-                optimal=self.best,
-                near=near,
-            )
-            smaller = np.where(np.isfinite(served.n_params), np.minimum(served.n_params, sizes), sizes)
-            rows = self._rows(np.where(unserved, smaller, sizes), [""] * len(self.optima))
-        return self.judged(rows, self.draws)
+        if not unserved.any():
+            return rows
+        # The optimum is too large, and a smaller model may not be.
+        return self._rows(np.where(unserved, np.fmin(sizes, self._largest_within(ANY_USD)), sizes))
 
-    def judged(self, rows: Sequence[Row], draws: Draws, law: Law | None = None) -> list[Row]:
-        """Rows with how probable it is that they keep the goal of the draws, and their regret; `law` counts built shapes."""
-        known = [c for c in rows if isinstance(c, Trained)]
-        if len(draws.theta) == 1 or not known:
-            return list(rows)
-        losses = draws.losses(np.array([c.n_params for c in known]), np.array([c.experts for c in known]), law)
-        probable = iter(draws.probability(losses).tolist())
-        usd = np.array([np.nan if c.usd_per_mtok is None else c.usd_per_mtok for c in known])
-        unit = self.base.usd_per_mtok
-        lost = self.oracle.regrets(draws, losses, usd, unit or 1.0)
-        expected, worst = iter(draws.weights @ lost), iter(draws.worst(lost))
-        found: list[Row] = []
+    def _largest_within(self, usd_per_mtok: float) -> FloatArray:
+        """The largest sizes within a cost and the bounds on parameters, up to the loss-optimal ones, (m,)."""
+        experts, price, near = self.best.experts, self.costs.usd_per_mtok, self._sampled_within(usd_per_mtok)
+        most = self.best.n_params
+        found = largest_within_cost(experts, usd_per_mtok, price, largest=most, near=near, close=NEAR_COST)
+        return np.fmin(found, self.largest)
+
+    def _near_cost(self, usd_per_mtok: float) -> FloatArray:
+        """About the same by the sampled costs, (m,)."""
+        return np.fmin(np.fmin(self._sampled_within(usd_per_mtok), self.best.n_params), self.largest)
+
+    def _sampled_within(self, usd_per_mtok: float) -> FloatArray:
+        return self.sampled.size_within(np.array([usd_per_mtok]))[0]
+
+    def recommendable(self, rows: Iterable[Row]) -> list[Candidate]:
+        """The served models that the law may recommend."""
+        return [c for c in rows if isinstance(c, Candidate) and self.law.allows(c.experts)]
+
+    def judged(
+        self, rows: Sequence[AnyRow], draws: Draws, law: Law | None = None, base: Trained | None = None
+    ) -> list[AnyRow]:
+        """Rows set against their own optimum and the base, with how probable it is that they keep the goal of the draws, and their regret; `law` counts built shapes."""
+        known, own = [c for c in rows if isinstance(c, Trained)], {c.experts: c.n_params for c in self.optima}
+        base, unit = base or self.base, self.base.usd_per_mtok
+        figures: list[list[float]] = []
+        if len(draws.theta) > 1 and known:
+            losses = draws.losses(sizes_of(known), np.array([c.experts for c in known]), law)
+            usd = np.array([c.usd_per_mtok or np.nan for c in known])
+            lost = self.oracle.regrets(draws, losses, usd, unit or 1.0)
+            figures = np.stack((draws.probability(losses), draws.weights @ lost, draws.worst(lost)), axis=1).tolist()
+        of_each, found = iter(figures), list[AnyRow]()
         for c in rows:
-            if not isinstance(c, Trained):
+            if isinstance(c, Trained):
+                sure, *lost = next(of_each, (None,))
+                new = replace(
+                    c,
+                    size_ratio=c.n_params / own[c.experts],
+                    size_ratio_to_base=c.n_params / base.n_params,
+                    active_ratio_to_base=c.n_params_active / base.n_params_active,
+                    cost_ratio=c.usd_per_mtok and base.usd_per_mtok and c.usd_per_mtok / base.usd_per_mtok,
+                    probability_at_least_base=sure,
+                    regret=Regret(expected=lost[0], worst=lost[1]) if lost and unit and c.usd_per_mtok else None,
+                )
+                found.append(new)
+            else:
                 found.append(c)
-                continue
-            regret = Regret(expected=float(next(expected)), worst=float(next(worst)))
-            priced = unit is not None and c.usd_per_mtok is not None
-            found.append(replace(c, probability_at_least_base=next(probable), regret=regret if priced else None))
         return found
 
     def answering(self) -> list[Row]:
@@ -285,24 +269,29 @@ class Search:
         search = replace(self, question=self.question.of_base)
         most = largest_size(self.law, self.question, self.base.experts)
         at_most |= self.question.bounds_base and self.base.n_params >= most * (1.0 - 1e-9)
-        return rounded(self.law, self.costs, self.base, search._sized, at_most=at_most)
+        shape = nearest_shape(self.law, self.costs, self.base, at_most=at_most)
+        return in_shape(self.law, self.costs, self.base, shape, search._sized)
 
     def judging_built(self, base: Built[Candidate] | None) -> Search:
         """The search that judges models as built: the baseline as built keeps its own loss under every draw, too."""
         if base is None:
             return self
-        law = replace(self.law, family=family_of(base.shape, self.law.family))
-        draws = replace(self.draws, budget=self.budget_of(base.shape.architecture(), base.model))
-        losses = draws.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
-        return replace(self, draws=replace(self.draws, goal=np.maximum(self.draws.goal, losses)))
+        goal = np.maximum(self.draws.goal, self.losses_as_built(base.model, base.shape))
+        return replace(self, draws=replace(self.draws, goal=goal))
+
+    def losses_as_built(self, model: Candidate, shape: Buildable) -> FloatArray:
+        """The losses of a built model under the draws, (k,)."""
+        law = replace(self.law, family=family_of(shape, self.law.family))
+        draws = replace(self.draws, budget=self.budget_of(shape.architecture(), model))
+        return draws.losses(np.array([model.n_params]), np.array([model.experts]), law)[:, 0]
 
     def built(self, law: Law, costs: Costs, model: Candidate, *, base: Trained) -> Candidate | None:
         """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
         if (sized := self._sized(law, costs, model)) is None:
             return None
         draws = replace(self.draws_at(self.question.max_loss), budget=self.budget_of(costs.shape, sized))
-        rows = self.judged(with_ratios([sized], self.optima, base), draws, law)
-        return rows[0] if isinstance(rows[0], Candidate) else None
+        (row,) = self.judged([sized], draws, law, base)
+        return row
 
     def _sized(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
         """What the budget trains at a model's size under another law and family, None where it cannot be served."""
@@ -312,7 +301,7 @@ class Search:
             flops = float(training_flops(law.family, n, sized.tokens, e)[0])
             flops *= self.question.affordable(costs.shape, flops, float(sized.tokens[0]))
             sized = at_size(law, replace(budget, flops=flops, by_experts=()), n, e)
-        (row,) = self._models(sized, costs)
+        (row,) = trained_models(sized, costs)
         return row if isinstance(row, Candidate) else None
 
     def judged_shapes(self, shapes: Sequence[Buildable], experts: float) -> tuple[FloatArray, FloatArray | None]:
@@ -345,58 +334,41 @@ class Search:
             budget = replace(budget, flops=model.training_flops, by_experts=())
         return budget if shape is None else replace(budget, extra=inputs_of(self.law.form, shape, budget.extra))
 
-    def loss_gains(self, model: Candidate, shape: Buildable) -> tuple[float, float] | None:
-        """What a built model gains on the baseline's loss, for 90% of the draws; None without draws."""
-        if not len(self.law.draws) or self.question.draws == 0:
-            return None
-        law = replace(self.law, family=family_of(shape, self.law.family))
-        draws = replace(self.draws, budget=self.budget_of(shape.architecture(), model))
-        losses = draws.losses(np.array([model.n_params]), np.array([model.experts]), law)[:, 0]
-        low, high = interval(draws.goal - losses)
-        return float(low), float(high)
-
-    def frontier(self, known: Iterable[Row]) -> list[Candidate]:
-        """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""
-        m, s = self.curve_shape
-        over = np.arange(m * s) % s < FRONTIER_SIZES  # over-trained, up to the optimum
-        at = np.flatnonzero(over & self.law.allows(self.curve.experts) & np.isfinite(self.curve_serving.usd_per_mtok))
-        rows = [c for c in known if isinstance(c, Candidate) and self.law.allows(c.experts)]
-        usd = np.concatenate((self.curve_serving.usd_per_mtok[at], [c.usd_per_mtok for c in rows]))
-        front = pareto(usd, np.concatenate((self.curve.loss[at], [c.loss for c in rows])))
-        drawn = at[front[front < at.size]]
-        models = Allocation(*(getattr(self.curve, f.name)[drawn] for f in fields(Allocation)))
-        made = iter(self._models(models, self.costs, part_of(self.curve_serving, drawn)))
-        chosen = [next(made) if i < at.size else rows[i - at.size] for i in front]
+    def frontier(self, known: Iterable[Row]) -> tuple[list[Candidate], tuple[CostCurve, ...]]:
+        """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models; and the curves of loss and cost of each expert count, from over-trained to under-trained sizes."""
+        models, shape = curve_models(self.law, self.question, self.best)
+        served, (_, s) = self.costs.serving(models.n_params, models.experts), shape
+        over = np.arange(models.loss.size) % s < FRONTIER_SIZES  # over-trained, up to the optimum
+        at = np.flatnonzero(over & self.law.allows(models.experts) & np.isfinite(served.usd_per_mtok))
+        drawn = at[pareto(served.usd_per_mtok[at], models.loss[at])]
+        made = trained_models(part_of(models, drawn), self.costs, part_of(served, drawn))
+        rows = self.recommendable([*made, *known])
+        front = pareto(np.array([c.usd_per_mtok for c in rows]), np.array([c.loss for c in rows]))
         gone = {"intervals": None, "size_ratio_to_base": None, "active_ratio_to_base": None, "cost_ratio": None}
-        return [
-            replace(c, size_ratio=c.n_params / self.loss_optimal(c.experts).n_params, **gone)
-            for c in chosen
-            if isinstance(c, Candidate)
-        ]
+        optima = {c.experts: c.n_params for c in self.optima}
+        frontier = [replace(rows[i], size_ratio=rows[i].n_params / optima[rows[i].experts], **gone) for i in front]
+        usd = np.where(np.isfinite(served.usd_per_mtok), served.usd_per_mtok, np.nan)
+        columns = [v.reshape(shape) for v in (models.n_params, models.tokens, models.loss, usd)]
+        curves = (CostCurve(e, *(column[i] for column in columns)) for i, e in enumerate(self.question.experts))
+        return frontier, tuple(curves)
 
-    def curves(self) -> tuple[CostCurve, ...]:
-        """Loss and cost of each expert count from over-trained to under-trained sizes."""
-        every, served = self.curve, self.curve_serving
-        known = np.isfinite(served.usd_per_mtok)
-        usd, gpus = np.where(known, served.usd_per_mtok, np.nan), np.where(known, served.gpus, 0.0)
-        columns = [v.reshape(self.curve_shape) for v in (every.n_params, every.tokens, every.loss, usd, gpus)]
-        return tuple(CostCurve(e, *(column[i] for column in columns)) for i, e in enumerate(self.question.experts))
-
-    def _models(self, found: Allocation, costs: Costs, served: Serving | None = None) -> list[Trained]:
-        return trained_models(found, costs, lifetime_tokens=self.question.lifetime_tokens, served=served)
-
-    def _rows(self, sizes: FloatArray, reasons: Sequence[str]) -> list[Row]:
-        """Rows of sizes (m,); reasons (m,) say why one is NaN."""
+    def _rows(self, sizes: FloatArray, reasons: str | Sequence[str] = "", draws: Draws | None = None) -> list[Row]:
+        """Rows of sizes (m,), judged by the draws, or those of the base's loss; the reason, or reasons (m,), say why one is NaN."""
         found = at_size(self.law, self.question.budget, sizes, self.best.experts)
-        rows = candidates(found, self.costs, reasons, lifetime_tokens=self.question.lifetime_tokens)
-        return with_ratios(rows, self.optima, self.base)
+        every = [reasons] * sizes.size if isinstance(reasons, str) else reasons
+        rows = candidates(found, self.costs, every)
+        return self.judged(rows, draws or self.draws)
+
+
+def _model_of(row: Trained) -> Allocation:
+    return Allocation(*(np.array([value]) for value in (row.experts, row.n_params, row.tokens, row.loss)))
 
 
 def base_optimum(law: Law, question: Question, best: Allocation) -> Allocation:
     """The loss-optimal model within the bounds that others are compared with, (1,): one of `best` where that is it."""
     if question.match_experts in question.experts and question.base_flops is None:
         at = question.experts.index(question.match_experts)
-        found = Allocation(*(getattr(best, field.name)[[at]] for field in fields(best)))
+        found = part_of(best, slice(at, at + 1))
     else:
         found = loss_optimal(law, question.base_budget, question.match_experts)
     largest = np.array([largest_size(law, question, question.match_experts)])
@@ -405,39 +377,33 @@ def base_optimum(law: Law, question: Question, best: Allocation) -> Allocation:
     return at_size(law, question.base_budget, largest, found.experts)
 
 
-def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, Allocation]:
-    """A known model as a row, and its place in the size convention of the law; served as it is built."""
+def known_model(law: Law, model: KnownModel, costs: Costs) -> Trained:
+    """A known model as a row, in the size convention of the law; served as it is built."""
     n, e = (np.array([value]) for value in model.in_convention_of(law.family))
     x = inputs_at(law, model.inputs(law.form), n, np.log([model.tokens]), e)
     at = Allocation(e, n, np.array([model.tokens]), np.exp(law.form.log_loss(law.theta, x)))
     deployment, latency = as_released(model, costs.deployment, costs.latency)
     (row,) = trained_models(at, replace(costs, shape=model.architecture, deployment=deployment, latency=latency))
     active, total = model.sizes
-    return replace(row, n_params_active=active, n_params_total=total, training_flops=model.training_flops), at
+    return replace(row, n_params_active=active, n_params_total=total, training_flops=model.training_flops)
 
 
 def largest_size(law: Law, question: Question, experts: float) -> float:
     """The largest size of an expert count within the bounds on its active and total parameters."""
-    most = np.inf
-    for limit, count in ((question.max_active_params, n_active), (question.max_total_params, n_total)):
-        if limit is not None:
-            family, e = with_convention(law.family, "exact"), np.array([experts])
-            ends = np.log(np.array([1e3])), np.log(np.array([limit * 1e3]))
-            low, _ = bracket(lambda at, f=family, e=e, c=count, m=limit: c(f, np.exp(at), e) - m, *ends)
-            most = min(most, float(np.exp(low[0])))
-    return most
+    family, e = with_convention(law.family, "exact"), np.array([experts])
+    bounds = ((question.max_active_params, n_active), (question.max_total_params, n_total))
+    stated = [(limit, count) for limit, count in bounds if limit is not None]
+    if not stated:
+        return math.inf
+    ends = np.log([1e3]), np.log([1e3 * min(limit for limit, _ in stated)])
+    low, _ = bracket(lambda at: np.max([count(family, np.exp(at), e) / most - 1.0 for most, count in stated], 0), *ends)
+    return float(np.exp(low[0]))
 
 
 def size_bounds(question: Question) -> str:
     """The bounds on parameters in words; empty without any."""
     stated = {"--max-active-params": question.max_active_params, "--max-total-params": question.max_total_params}
     return " and ".join(f"{name} {format_count(value)}" for name, value in stated.items() if value is not None)
-
-
-def _over(question: Question, most: float) -> str:
-    """Which bound on parameters a model exceeds, in words."""
-    names = size_bounds(question)
-    return f"{names} leave{'' if ' and ' in names else 's'} N = {format_count(most)} at most, less than"
 
 
 def costs_of(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Costs:
@@ -477,26 +443,13 @@ def _check_reach(law: Law, question: Question) -> None:
     least = min(question.experts)
     if law.max_experts is None or law.allows(least):
         return
-    others = f", or give --law {either(names)}" if (names := _laws_for(law, question)) else ""
     raise InfeasibleError(
         f"{law.name} {fitted_up_to(law)} and may not recommend {least:g} experts "
         f"(X = {float(expansion(law.family, least)):.3g})",
         where="--experts",
         nearest=f"{math.floor(law.max_experts)}",
-        next_step=f"ask about fewer experts{others}",
+        next_step="ask about fewer experts, or give another --law (`moescale laws` lists them)",
     )
-
-
-def _laws_for(law: Law, question: Question) -> list[str]:
-    """Laws of the catalogue that may recommend an expert count of the question, in the shape that it asks about."""
-    names, found = catalogue_names(), list[str]()
-    shaped = law.name in names and find_law(law.name).family.name != law.family.name  # else in that of each law
-    for name in names:
-        other = restate(find_law(name), law.family) if shaped else find_law(name)
-        counts = [e for e in question.experts if other.allows(e) and only_experts(other) is None]
-        with suppress(MoescaleError):  # a law without a trade-off, or of inputs that are not stated
-            found += [name] if counts and loss_optimal(other, question.budget, np.array(counts)).n_params.size else []
-    return found
 
 
 def either(parts: Sequence[str]) -> str:

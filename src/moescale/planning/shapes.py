@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moescale.errors import MoescaleError
-from moescale.models.rounding import Buildable
+from moescale.planning.as_built import EQUAL
 from moescale.planning.beside import best_life, settled
 from moescale.planning.candidate import Candidate, Life
-from moescale.planning.near_shapes import EQUAL
 from moescale.planning.question import Question
 from moescale.planning.recommend import CHEAPER, FOR_NOTHING
 from moescale.planning.search import Search
@@ -45,28 +44,22 @@ def prices(choices: Sequence[ShapeChoice]) -> list[float]:
     return known if len(known) == len(choices) else [choice.model.usd_per_mtok for choice in choices]
 
 
-def _price_factor(search: Search, shape: Buildable, model: Candidate) -> float | None:
-    costs = search.costs
-    served = laid_out(costs.deployment, model.attention_dp)
-    known = accuracy_of(shape.architecture(), served, costs.latency, apart=search.question.disaggregated)
-    return known and known.geometric_mean
-
-
 def choice_in_shape(shape: str, search: Search) -> tuple[ShapeChoice, Question] | None:
     """The best model of a search in one shape, as built: the cheapest at the goal and not of least regret, and the question with what days and dollars buy it; None where none is served."""
-    question = replace(search.question, explained=False)
-    search = replace(search, question=question)
+    question = search.question
     with suppress(MoescaleError):
         if question.of_life:
-            if (life := best_life(search)) is None:
-                return None
-            factor = _price_factor(search, life.shape, life.model)
-            return ShapeChoice(shape, life.model, life.model.training_usd, price_factor=factor), question
-        if (found := settled(search, coarse=True)) is None:
+            life = best_life(search)
+            model, usd = (None, None) if life is None else (life.model, life.model.training_usd)
+        else:
+            found = settled(search, coarse=True)
+            model, usd = (None, None) if found is None else (found[0].advice.model, found[0].use.usd)
+            search = search if found is None else found[1]
+        if model is None or model.architecture is None:
             return None
-        best, settled_search = found
-        factor = _price_factor(best.search, best.advice.architecture, best.advice.model)
-        return ShapeChoice(shape, best.advice.model, best.use.usd, price_factor=factor), settled_search.question
+        served, built = laid_out(search.costs.deployment, model.attention_dp), model.architecture.architecture()
+        known = accuracy_of(built, served, search.costs.latency, apart=question.disaggregated)
+        return ShapeChoice(shape, model, usd, price_factor=known and known.geometric_mean), search.question
     return None
 
 
@@ -93,22 +86,34 @@ def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> li
 
     def value(choice: ShapeChoice) -> float:
         model, usd = choice.model, priced[choice.shape]
-        served = (model.serving_usd or 0.0) * (usd / model.usd_per_mtok - 1.0) if isinstance(model, Life) else 0.0
-        return model.loss if by_loss else model.total_usd + served if isinstance(model, Life) else usd
+        if by_loss:
+            return model.loss
+        served = usd / model.usd_per_mtok - 1.0
+        return model.total_usd + model.serving_usd * served if isinstance(model, Life) else usd
+
+    def lower_loss(choice: ShapeChoice, other: ShapeChoice) -> bool:
+        return choice.model.loss < other.model.loss - FOR_NOTHING
+
+    def better(choice: ShapeChoice, other: ShapeChoice) -> bool:
+        """Whether a choice is better than the usual shape's by enough, and repays it."""
+        if by_loss:
+            return lower_loss(choice, other)
+        of_life = isinstance(choice.model, Life)  # all of whose dollars are counted
+        cheaper = value(choice) < (1.0 - (EQUAL if of_life else CHEAPER)) * value(other)
+        for_nothing = not of_life and lower_loss(choice, other) and value(choice) <= (1.0 + EQUAL) * value(other)
+        tokens = repaid_after(choice, other)
+        return (cheaper or for_nothing) and (tokens is None or tokens <= choice.model.tokens)
 
     ordered = sorted(choices, key=value)
     first, best = next((c for c in ordered if c.shape == usual), None), ordered[0]
     if not by_loss:
         alike = [c for c in ordered if value(c) <= (1.0 + EQUAL) * value(best)]
         best = min(alike, key=lambda c: priced[c.shape] if isinstance(c.model, Life) else c.model.loss)
-    if first is not None:
-        lower_loss = (by_loss or not isinstance(best.model, Life)) and best.model.loss < first.model.loss - FOR_NOTHING
-        worth = EQUAL if isinstance(best.model, Life) else CHEAPER  # all dollars of a life are counted
-        cheaper = value(best) < (1.0 - worth) * value(first)
-        better = lower_loss if by_loss else cheaper or (lower_loss and value(best) <= (1.0 + EQUAL) * value(first))
-        best = best if better and (by_loss or _repaid(best, first)) else first
-    if not by_loss and not isinstance(best.model, Life):
-        worth = [c for c in ordered if _less_to_train(c, best) and value(c) <= (1.0 + CHEAPER) * value(best)]
+    if first is not None and not better(best, first):
+        best = first
+    if not by_loss and not isinstance(best.model, Life) and (spent := best.training_usd) is not None:
+        no_dearer = [c for c in ordered if lower_loss(c, best) and (c.training_usd or math.inf) <= spent]
+        worth = [c for c in no_dearer if value(c) <= (1.0 + CHEAPER) * value(best)]
         best = min(worth, key=lambda c: c.model.loss, default=best)
     return [best, *(c for c in ordered if c is not best)]
 
@@ -120,12 +125,10 @@ def at_one_loss(choices: Iterable[ShapeChoice], searches: Mapping[str, Search]) 
     for choice in choices:
         model, search = choice.model, searches[choice.shape]
         budget, n, e = search.question.budget, np.array([model.n_params]), np.array([model.experts])
-        tokens = float(
-            tokens_at_loss(search.law, n, e, least, max_tokens=budget.max_tokens, extra=budget.extra)[0]
-            if model.loss > least
-            else model.tokens
-        )
-        longer = math.nan if choice.training_usd is None else tokens / model.tokens * choice.training_usd
+        tokens, most, extra = model.tokens, budget.max_tokens, budget.extra
+        if model.loss > least:
+            tokens = float(tokens_at_loss(search.law, n, e, least, max_tokens=most, extra=extra)[0])
+        longer = (choice.training_usd or math.nan) * tokens / model.tokens
         found.append(replace(choice, usd_at_loss=None if math.isnan(longer) else longer))
     return found
 
@@ -155,15 +158,3 @@ def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:
         others = math.inf if other.usd_at_loss is None else other.usd_at_loss
     usd, others_usd = prices((choice, other))
     return 0.0 if spent <= others else break_even_tokens(spent, others, usd, others_usd) or math.inf
-
-
-def _less_to_train(choice: ShapeChoice, other: ShapeChoice) -> bool:
-    """Whether a choice has the lower loss and costs no more to train."""
-    usd, others = choice.training_usd, other.training_usd
-    lower = choice.model.loss < other.model.loss - FOR_NOTHING
-    return lower and usd is not None and others is not None and usd <= others
-
-
-def _repaid(choice: ShapeChoice, other: ShapeChoice) -> bool:
-    tokens = repaid_after(choice, other)
-    return tokens is None or tokens <= choice.model.tokens

@@ -10,21 +10,20 @@ model costs: its standard deviation, times the price of loss there, times how pr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moescale.errors import InfeasibleError
 from moescale.fitting.canonical import family_of, models_of
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, same_variables
-from moescale.models.family import ModelFamily, n_active, training_flops
+from moescale.models.family import ModelFamily
 from moescale.models.recipe import find_rule, recipe_for
-from moescale.planning.allocation import at_size
 from moescale.planning.gaussian_process import (
     CountDoubt,
     Decision,
@@ -38,20 +37,18 @@ from moescale.planning.gaussian_process import (
 )
 from moescale.planning.rationale import DECIDES, MOST_SWEEP
 from moescale.planning.search import Search
-from moescale.planning.sweep_runs import SweepLimits, candidate_runs, paper_sweep, plain_grid, repeated
+from moescale.planning.sweep_runs import SweepLimits, candidate_runs, flops_of, paper_sweep, plain_grid, repeated
 from moescale.planning.training_price import by_parts
 from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.typing import BoolArray, FloatArray
 from moescale.units import format_count
 
-FLOPS_POWER = 0.5  # of a run's FLOPs that its gain is divided by
+FLOPS_POWER = 0.5  # of a run's FLOPs that its gain is divided by; few runs are to tell most, whatever they cost
 NEARLY_ALL = 0.9  # of a sweep's FLOPs: one that uses less says why
 LEAST_GAIN = 1e-4  # of the doubt that is left: a run that lowers it by less identifies nothing
 ANY_COUNT = 0.2  # of the weight of a model is that of each expert count alike, the rest by how often it is the cheapest
 LARGER = (3.0, 10.0)  # steps of a decade, in which a larger sweep is looked for that decides
-BETWEEN = (
-    256  # models in each step of size that are decided between: a whole step costs more than what counts differ by
-)
+BETWEEN = 256  # models in each step of size that are decided between: counts differ by less than a whole step
 STEEPEST = 30.0  # d ln cost / d ln loss at most, where a cost jumps
 
 
@@ -91,7 +88,7 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargerSweep:
-    """The smallest sweep, in steps of LARGER, that decides the expert count; the largest that was tried, where none does."""
+    """A sweep of more FLOPs, and whether it decides the expert count."""
 
     flops: float
     certainty: float
@@ -109,9 +106,7 @@ class SweepDesign:
     regret_error: float  # standard error of the simulated regrets
     count_before: CountDoubt  # what to train without the runs, and the price of being wrong
     count_after: CountDoubt  # the same with them
-    larger: LargerSweep | None  # None where the runs decide, or no larger sweep is within MOST_SWEEP
-    tokens_per_active: float  # the most that a run has, known ones included
-    plan_tokens_per_active: float | None  # of the safest count's model; None where it keeps no promise, and of a life
+    larger: LargerSweep | None = None  # None where the runs decide, or no larger sweep is within MOST_SWEEP
     training_usd: float | None  # of the runs, at the MFUs of the plan's models; None without a price
     training_gpu_hours: float | None  # as the dollars
     base_usd_per_mtok: float
@@ -129,21 +124,6 @@ class SweepDesign:
         return self.rivals[0].regret
 
     @property
-    def certainty_before(self) -> float:
-        """Mean probability of the expert count that is the likeliest to be the cheapest."""
-        return self.count_before.certainty
-
-    @property
-    def certainty_after(self) -> float:
-        """The same, once the runs are in."""
-        return self.count_after.certainty
-
-    @property
-    def decides_experts(self) -> bool:
-        """Whether one expert count is more likely the cheapest than not, once the runs are in."""
-        return self.certainty_after >= DECIDES
-
-    @property
     def saved_usd_per_mtok(self) -> float:
         """Dollars that the runs are expected to save per million served tokens; 0 within the error of the simulation."""
         lowered = self.regret_before - self.regret_after
@@ -151,8 +131,7 @@ class SweepDesign:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        names = "grid_regret", "certainty_before", "certainty_after", "decides_experts", "saved_usd_per_mtok"
-        return record(self) | {name: getattr(self, name) for name in names}
+        return record(self) | {"grid_regret": self.grid_regret, "saved_usd_per_mtok": self.saved_usd_per_mtok}
 
 
 def in_law_variables(table: RunTable, family: ModelFamily) -> tuple[Runs, FloatArray]:
@@ -170,126 +149,88 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
 
     Raises InfeasibleError where no run fits the limits, or where the base is not served.
     """
-    law, question = search.law, search.question
     if search.base.usd_per_mtok is None:
-        what = f"{question.base_name} cannot be served on {search.costs.deployment.gpu.name}: {search.base.infeasible}"
+        gpu, base = search.costs.deployment.gpu.name, search.question.base_name
+        what = f"{base} cannot be served on {gpu}: {search.base.infeasible}"
         raise InfeasibleError(what, next_step="name a GPU with --gpu, or allow more with --max-gpus")
-    family, decision = law.family, decision_of(search)
-    seen = known[0] if known else Runs(*(np.zeros(0) for _ in range(3)))
-    sweep = _choose(search, decision, limits, known)
-    process, offered, flops, picked = sweep.process, sweep.offered, sweep.flops, sweep.picked
-    if not picked.size:
-        raise InfeasibleError(
-            "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
-        )
+    seen, losses = known or (Runs(*np.zeros((3, 0))), np.zeros(0))
+    asked = search, decision_of(search), search.base.usd_per_mtok, seen, losses
+    found = _designed(limits, *asked)
+    if not found.runs:
+        what = "no run within these limits informs the plan"
+        raise InfeasibleError(what, next_step="raise --budget, or relax the limits")
+    if found.count_after.certainty >= DECIDES:
+        return found
+
+    @cache
+    def larger(flops: float) -> LargerSweep:  # designed as it would be for itself
+        certainty = _designed(replace(limits, flops=flops), *asked).count_after.certainty
+        return LargerSweep(flops=flops, certainty=certainty, decides=certainty >= DECIDES)
+
+    most = MOST_SWEEP * search.question.budget.flops / limits.flops * (1.0 + 1e-9)
+    steps = np.outer(10.0 ** np.arange(max(math.ceil(math.log10(most)), 0) + 1), LARGER).ravel()
+    flops = (limits.flops * steps[steps <= most]).tolist()
+    if flops and larger(flops[-1]).decides:  # the largest comes first, as it mostly says that none does
+        flops = flops[: bisect_left(flops, True, hi=len(flops) - 1, key=lambda each: larger(each).decides) + 1]
+    return replace(found, larger=larger(flops[-1]) if flops else None)
+
+
+def _designed(
+    limits: SweepLimits, search: Search, decision: Decision, base_usd: float, seen: Runs, losses: FloatArray
+) -> SweepDesign:
+    """The runs that are chosen for a decision within limits, of which there may be none."""
+    law, question = search.law, search.question
+    counts = {*question.experts, question.match_experts}  # runs tell of the base, too
+    experts = tuple(sorted(float(e) for e in counts if law.allows(e)))
+    offered = candidate_runs(law.family, experts, limits)
+    rivals = {
+        "a plain grid": plain_grid(law.family, experts, limits.flops),
+        "the paper's runs, scaled": paper_sweep(law.family, limits.flops),
+    }
+    process = process_of(search, decision, joined((offered, *rivals.values(), seen)), noise=limits.noise)
+    ends = np.cumsum([len(offered), *(len(runs) for runs in rivals.values())])
+    if len(seen):
+        process = process.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(losses))
+    flops = flops_of(law.family, offered)
+    found = _greedy(process, decision, flops, limits, repeated(offered, seen))  # a run that is in is not trained again
+    picked = np.array(list(found), dtype=np.intp)
+    runs, flops = offered.at(picked), flops[picked]
     price = question.training and by_parts(
-        question.training, law, question.budget, sweep.experts, vocab_size=question.vocab_size
+        question.training, law, question.budget, experts, gpus=None, vocab_size=question.vocab_size
     )
-    usd = price and float(flops[picked] @ price.usd_per_flop_at(offered.experts[picked]))
-    table, longest = regrets(decision, process.samples[:, process.runs :]), float(offered.tokens[picked].max())
+    usd = price and float(flops @ price.usd_per_flop_at(runs.experts))
+    table = regrets(decision, process.samples[:, process.runs :])
     before = process.count_doubt(decision, picked[:0])
-    after = process.count_doubt(decision, picked, before)
     regret, error = process.regret(decision, picked, table)
     return SweepDesign(
-        runs=_as_runs(offered, flops, sweep.found, limits),
-        flops=float(flops[picked].sum()),
+        runs=tuple(
+            _as_run(runs.at(np.array([i])), float(flops[i]), left, limits) for i, left in enumerate(found.values())
+        ),
+        flops=float(flops.sum()),
         regret_before=process.regret(decision, picked[:0], table)[0],
         regret_after=regret,
         regret_error=error,
         count_before=before,
-        count_after=after,
-        larger=None if after.certainty >= DECIDES else _larger(search, decision, limits, known),
-        tokens_per_active=float(_per_active(family, joined((offered.at(picked), seen))).max()),
-        plan_tokens_per_active=None if question.of_life else _of_plan(search, before.experts),
+        count_after=process.count_doubt(decision, picked, before),
         training_usd=usd,
         training_gpu_hours=price and usd and usd / price.usd_per_gpu_hour,
-        base_usd_per_mtok=search.base.usd_per_mtok,
+        base_usd_per_mtok=base_usd,
         rivals=tuple(
             Rival(
                 name=name,
-                runs=len(runs),
-                flops=float(training_flops(family, runs.n_params, runs.tokens, runs.experts).sum()),
-                regret=process.regret(decision, np.arange(start, start + len(runs)), table)[0],
+                runs=len(rival),
+                flops=float(flops_of(law.family, rival).sum()),
+                regret=process.regret(decision, np.arange(at, at + len(rival)), table)[0],
             )
-            for (name, runs), start in zip(sweep.rivals.items(), sweep.ends, strict=False)
+            for (name, rival), at in zip(rivals.items(), ends, strict=False)
         ),
         known_runs=len(seen),
         decision=decide(process, decision),
         base=question.base_name,
         budget_flops=question.budget.flops,
         confidence=decision.confidence,
-        notes=_notes(search, known is not None, _unspent(limits, picked.size, float(flops[picked].sum())), longest),
+        notes=_notes(search, limits, runs, float(flops.sum()), seen),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The runs that are chosen for a decision within limits, and what they are chosen by."""
-
-    process: GaussianProcess  # over the candidates, the rivals' runs and known ones
-    experts: tuple[float, ...]
-    offered: Runs
-    flops: FloatArray  # of the candidates
-    rivals: Mapping[str, Runs]
-    ends: FloatArray  # of the candidates and of each rival, in the process
-    found: Mapping[int, float]  # the candidates that are chosen, with the doubt that each leaves
-
-    @property
-    def picked(self) -> NDArray[np.intp]:
-        return np.array(list(self.found), dtype=np.intp)
-
-
-def _choose(search: Search, decision: Decision, limits: SweepLimits, known: tuple[Runs, FloatArray] | None) -> _Chosen:
-    counts = {*search.question.experts, search.question.match_experts}  # runs tell of the base, too
-    experts = tuple(sorted(float(e) for e in counts if search.law.allows(e)))
-    family = search.law.family
-    offered = candidate_runs(family, experts, limits)
-    rivals = {
-        "a plain grid": plain_grid(family, experts, limits.flops),
-        "the paper's runs, scaled": paper_sweep(family, limits.flops),
-    }
-    seen, losses = known or (Runs(*(np.zeros(0) for _ in range(3))), np.zeros(0))
-    process = process_of(search, decision, joined((offered, *rivals.values(), seen)), noise=limits.noise)
-    ends = np.cumsum([len(offered), *(len(runs) for runs in rivals.values())])
-    if len(seen):
-        process = process.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(losses))
-    flops = training_flops(family, offered.n_params, offered.tokens, offered.experts)
-    # A run that is in is not trained again, and few further ones are to tell most, whatever they cost.
-    held = repeated(offered, seen)
-    found = _greedy(process, decision, flops, limits, held, power=0.0 if limits.few else FLOPS_POWER)
-    return _Chosen(process, experts, offered, flops, rivals, ends, found)
-
-
-def _larger(
-    search: Search, decision: Decision, limits: SweepLimits, known: tuple[Runs, FloatArray] | None
-) -> LargerSweep | None:
-    """The smallest larger sweep that decides, by bisection, each chosen as it would be for itself; the largest comes first."""
-    most = MOST_SWEEP * search.question.budget.flops / limits.flops * (1.0 + 1e-9)
-    decades = 10.0 ** np.arange(max(math.ceil(math.log10(most)), 0) + 1)
-    steps = [limits.flops * step for decade in decades for factor in LARGER if (step := factor * decade) <= most]
-    best, low, high = None, 0, len(steps)
-    while low < high:
-        at = (low + high - 1) // 2 if best else high - 1
-        sweep = _choose(search, decision, replace(limits, flops=steps[at]), known)
-        certainty = sweep.process.count_doubt(decision, sweep.picked).certainty
-        if (decides := certainty >= DECIDES) or best is None:
-            best = LargerSweep(flops=float(steps[at]), certainty=certainty, decides=decides)
-        low, high = (low, at) if decides else (at + 1, high)
-    return best
-
-
-def _per_active(family: ModelFamily, runs: Runs) -> FloatArray:
-    return runs.tokens / n_active(family, runs.n_params, runs.experts)
-
-
-def _of_plan(search: Search, experts: float) -> float | None:
-    """Tokens per active parameter of the smallest model of an expert count that keeps the plan's promise."""
-    if experts not in search.best.experts:
-        return None
-    e = np.array([experts])
-    n = search.draws.sizes(search.confidence or 0.5)[search.best.experts == e]
-    tokens = at_size(search.law, search.question.budget, n, e).tokens
-    return float(per[0]) if np.isfinite(per := _per_active(search.law.family, Runs(n, tokens, e))).all() else None
 
 
 def decide(process: GaussianProcess, decision: Decision) -> Posterior:
@@ -310,18 +251,16 @@ def decide(process: GaussianProcess, decision: Decision) -> Posterior:
     )
 
 
-def _unspent(limits: SweepLimits, runs: int, flops: float) -> list[str]:
-    """Why a sweep does not use its FLOPs, where it leaves more than NEARLY_ALL."""
-    if limits.few or flops > NEARLY_ALL * limits.flops:
-        return []
-    why = f"it has {runs} runs (--max-runs)" if runs == limits.runs else "no further run lowers the regret notably"
-    return [f"the sweep uses {flops / limits.flops:.0%} of its FLOPs: {why}"]
-
-
-def _notes(search: Search, known: bool, unspent: list[str], tokens: float) -> tuple[str, ...]:
-    """What the design, whose longest run has so many tokens, leaves aside."""
-    question, notes = search.question, [*search.notes, *unspent]
-    if tokens < (unique := question.budget.extra.get("unique_tokens", -math.inf)):
+def _notes(search: Search, limits: SweepLimits, runs: Runs, flops: float, seen: Runs) -> tuple[str, ...]:
+    """What the design leaves aside, and why it does not use its FLOPs, where it leaves more than NEARLY_ALL."""
+    question, notes = search.question, [*search.notes]
+    if not limits.few and flops <= NEARLY_ALL * limits.flops:
+        full = len(runs) == limits.runs
+        why = f"it has {len(runs)} runs (--max-runs)" if full else "no further run lowers the regret notably"
+        notes.append(f"the sweep uses {flops / limits.flops:.0%} of its FLOPs: {why}")
+    if (tokens := float(runs.tokens.max(initial=0.0))) < (
+        unique := question.budget.extra.get("unique_tokens", -math.inf)
+    ):
         notes.append(
             f"no run repeats a token, as the longest has {format_count(tokens)} of {format_count(unique)} unique ones: the sweep says "
             "nothing of repeats; train some runs on as many epochs of a part of the data as the plan has"
@@ -331,22 +270,17 @@ def _notes(search: Search, known: bool, unspent: list[str], tokens: float) -> tu
         notes.append(f"the runs are chosen for the model that serves the baseline's loss for least, not for {goal}")
     if len(search.draws.theta) == 1:
         notes.append(f"{search.law.name} has no draws: the runs reduce only its smooth error")
-    if known and search.law.source.startswith("fitted to"):
+    if len(seen) and search.law.source.startswith("fitted to"):
         notes.append("a law that was fitted to these runs counts them twice: give one of the two")
     return tuple(notes)
 
 
 def _greedy(
-    process: GaussianProcess,
-    decision: Decision,
-    flops: FloatArray,
-    limits: SweepLimits,
-    held: BoolArray,
-    power: float,
+    process: GaussianProcess, decision: Decision, flops: FloatArray, limits: SweepLimits, held: BoolArray
 ) -> dict[int, float]:
     """The candidates (c,) that are chosen besides those `held`, in order, each with the share of the doubt that it leaves."""
     prices, closed = _prices(process, decision), held.copy()
-    first = float(np.sqrt(process.variance) @ prices)
+    first, power = float(np.sqrt(process.variance) @ prices), 0.0 if limits.few else FLOPS_POWER
     found, spent = dict[int, float](), 0.0
     while len(found) < limits.runs:
         shared = process.covariance[: flops.size, process.runs :]
@@ -383,29 +317,19 @@ def _prices(process: GaussianProcess, decision: Decision) -> FloatArray:
     return prices
 
 
-def _as_runs(
-    offered: Runs, flops: FloatArray, found: Mapping[int, float], limits: SweepLimits
-) -> tuple[DesignedRun, ...]:
-    """Chosen candidates, each with the batch and learning rate of its size and tokens.
+def _as_run(run: Runs, flops: float, doubt_left: float, limits: SweepLimits) -> DesignedRun:
+    """A chosen candidate, with the batch and learning rate of its size and tokens.
 
     Below the FLOPs that the rule was fitted to the rate is that of its smallest run: extrapolated to 1e10 FLOPs, 0.017 trained
     larger models of a small study to worse losses.
     """
-    made: list[DesignedRun] = []
-    least, _ = find_rule(None).fitted["flops"]
-    for at, doubt in found.items():
-        n, tokens = float(offered.n_params[at]), float(offered.tokens[at])
-        recipe = recipe_for(n, tokens, flops=float(flops[at]), sequence_tokens=limits.sequence_tokens)
-        rate = recipe_for(n, tokens, flops=max(least, float(flops[at])))
-        made.append(
-            DesignedRun(
-                n_params=n,
-                tokens=tokens,
-                experts=int(offered.experts[at]),
-                flops=float(flops[at]),
-                batch_tokens=recipe.batch_tokens,
-                peak_lr=rate.peak_lr,
-                doubt_left=doubt,
-            )
-        )
-    return tuple(made)
+    n, tokens = float(run.n_params[0]), float(run.tokens[0])
+    return DesignedRun(
+        n_params=n,
+        tokens=tokens,
+        experts=int(run.experts[0]),
+        flops=flops,
+        batch_tokens=recipe_for(n, tokens, flops=flops, sequence_tokens=limits.sequence_tokens).batch_tokens,
+        peak_lr=recipe_for(n, tokens, flops=max(find_rule(None).fitted["flops"][0], flops)).peak_lr,
+        doubt_left=doubt_left,
+    )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 
 from moescale import catalogue
-from moescale.bounds import Bound, check_bounds
 from moescale.models.family import ModelFamily, training_flops
 from moescale.planning.gaussian_process import RUN_NOISE, Runs
-from moescale.typing import BoolArray
+from moescale.typing import BoolArray, FloatArray
 
 MOST_RUNS = 60  # as many as the plain grid has
 TOKENS_PER_PARAM = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
@@ -26,19 +24,21 @@ GRID_SIZES, GRID_SPAN, GRID_TOKENS_PER_PARAM = 4, 8.0, (5.0, 20.0, 80.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepLimits:
-    """What a sweep may take; raises InputError for numbers that are no sweep."""
+    """What a sweep may take."""
 
-    flops: Annotated[float, Bound(0, above=True)]
-    runs: Annotated[int, Bound(1)] = MOST_RUNS
+    flops: float
+    runs: int = MOST_RUNS
     few: bool = False  # whether the number of runs is what is scarce, and not their FLOPs
-    run_flops: Annotated[float | None, Bound(0, above=True)] = None  # of one run; None: a quarter of all
-    run_tokens: Annotated[float | None, Bound(0, above=True)] = None  # of one run
-    least_params: Annotated[float, Bound(1)] = LEAST_PARAMS  # N of a run
-    noise: Annotated[float, Bound(0, above=True)] = RUN_NOISE
-    sequence_tokens: Annotated[int, Bound(1)] = 2048  # that batches are whole sequences of
+    run_flops: float | None = None  # of one run; None: a quarter of all
+    run_tokens: float | None = None  # of one run
+    least_params: float = LEAST_PARAMS  # N of a run
+    noise: float = RUN_NOISE
+    sequence_tokens: int = 2048  # that batches are whole sequences of
 
-    def __post_init__(self) -> None:
-        check_bounds(self, where="design")
+
+def flops_of(family: ModelFamily, runs: Runs, factor: float = 1.0) -> FloatArray:
+    """Training FLOPs of runs (n,) whose sizes and tokens are so many times larger."""
+    return training_flops(family, factor * runs.n_params, factor * runs.tokens, runs.experts)
 
 
 def candidate_runs(family: ModelFamily, experts: tuple[float, ...], limits: SweepLimits) -> Runs:
@@ -56,9 +56,10 @@ def repeated(offered: Runs, seen: Runs) -> BoolArray:
     """Which candidates (c,) are known runs, to a tenth of N and tokens."""
     if not len(seen):
         return np.zeros(len(offered), dtype=np.bool_)
-    near = np.ones((len(offered), len(seen)), dtype=np.bool_)
-    for key in ("n_params", "tokens"):
-        near &= np.abs(np.log(getattr(offered, key)[:, None] / getattr(seen, key))) < 0.1
+    sizes, tokens = (
+        np.log(own[:, None] / its) for own, its in ((offered.n_params, seen.n_params), (offered.tokens, seen.tokens))
+    )
+    near = (np.abs(sizes) < 0.1) & (np.abs(tokens) < 0.1)
     return (near & (offered.experts[:, None] == np.round(seen.experts))).any(axis=1)
 
 
@@ -81,8 +82,6 @@ def _scaled(family: ModelFamily, runs: Runs, flops: float) -> Runs:
     low, high = -60.0, 60.0  # of the factor's logarithm
     for _ in range(80):
         middle = 0.5 * (low + high)
-        factor = math.exp(middle)
-        taken = training_flops(family, factor * runs.n_params, factor * runs.tokens, runs.experts).sum()
-        low, high = (low, middle) if taken > flops else (middle, high)
+        low, high = (low, middle) if flops_of(family, runs, math.exp(middle)).sum() > flops else (middle, high)
     factor = math.exp(low)
     return Runs(factor * runs.n_params, factor * runs.tokens, runs.experts)

@@ -18,34 +18,28 @@ import numpy as np
 
 from moescale.bounds import POSITIVE, Bound, check_bounds
 from moescale.models.family import elasticity, n_active, tokens_within, training_flops
-from moescale.planning.allocation import CostOf, check_trade_off, inputs_at, slopes_at, theta_or_own
-from moescale.roots import bracket
+from moescale.planning.allocation import Allocation, CostOf, check_trade_off, inputs_at, slopes_at, theta_or_own
+from moescale.roots import RESOLUTION, bracket
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
 SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # of models that are served for a life: 16 to a decade
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
-ENDLESS = 600.0  # ln D at which a power of D vanishes
-ROUNDING = 2e-15  # of a loss, relative: exp and log of sums lose a few bits
 SAME_USD = 1e-6  # of dollars, relative: what costs as much but for rounding has nothing to repay
-OF_DRAWS = 1e-6  # of tokens, relative, under draws, whose intervals are printed to four digits
-STEPS = 80  # of the search for tokens; bracketed secants need 4 to 8 for a sum of powers
 # Sizes of each scan of a range, and how many either way of its best the next takes.
-SCANS = ((73, 3), (97, 1), *((13, 1),) * 6)
+# The best of three in the end: where the least lies on the border of what there is, only one end may be a model at all.
+SCANS = ((73, 3), (97, 1), *((13, 1),) * 6, (3, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetime:
-    """The conditions of a model's life: output tokens served, dollars a training FLOP, and what limits the choice.
-
-    `max_tokens` bounds training tokens, `max_usd_per_mtok` the serving price; `extra` holds further inputs of the law.
-    """
+    """The conditions of a model's life: output tokens served, dollars a training FLOP, and what limits the choice."""
 
     served_tokens: Annotated[float, Bound(0)]
     usd_per_flop: Annotated[float, POSITIVE]
-    max_tokens: Annotated[float | None, POSITIVE] = None
-    max_usd_per_mtok: Annotated[float | None, POSITIVE] = None
-    extra: Mapping[str, float] = field(default_factory=dict[str, float])
+    max_tokens: Annotated[float | None, POSITIVE] = None  # of training
+    max_usd_per_mtok: Annotated[float | None, POSITIVE] = None  # of serving
+    extra: Mapping[str, float] = field(default_factory=dict[str, float])  # further inputs of the law
     usd_per_flop_at: Callable[[FloatArray], FloatArray] | None = None  # by expert counts, instead of one for all
 
     def __post_init__(self) -> None:
@@ -57,13 +51,9 @@ class Lifetime:
 
 
 @dataclass(frozen=True, slots=True)
-class LifetimeCost:
+class LifetimeCost(Allocation):
     """Models and the dollars of their lives, all of shape (m,) or (k, m); NaN (dollars: infinity) where there is none."""
 
-    experts: FloatArray
-    n_params: FloatArray
-    tokens: FloatArray
-    loss: FloatArray
     training_flops: FloatArray
     training_usd: FloatArray
     serving_usd: FloatArray
@@ -75,13 +65,9 @@ class LifetimeCost:
 
 
 @dataclass(frozen=True, slots=True)
-class LifetimeFlops:
+class LifetimeFlops(Allocation):
     """Models and the FLOPs of their lives, all of shape (m,) or (k, m); NaN where there is none."""
 
-    experts: FloatArray
-    n_params: FloatArray
-    tokens: FloatArray
-    loss: FloatArray
     training_flops: FloatArray
     inference_flops: FloatArray
 
@@ -101,17 +87,9 @@ def break_even_tokens(
     return 1e6 * more / saved if more > SAME_USD * training_usd and saved > 0.0 else None
 
 
-def lowest_loss(
-    law: Law,
-    experts: Real,
-    *,
-    max_tokens: float | None = None,
-    extra: Mapping[str, float] | None = None,
-    theta: FloatArray | None = None,
-) -> FloatArray:
-    """The lowest loss of each expert count at any size from 1e6 to 1e15 and any tokens up to `max_tokens`, (m,) or (k, m)."""
-    e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
-    return np.exp(np.min(_ln_loss_on_grid(law, use, e, math.log(max_tokens or MOST_TOKENS), extra or {}), axis=0))
+def lowest_loss(law: Law, experts: FloatArray, life: Lifetime) -> FloatArray:
+    """The lowest loss of each expert count at any size from 1e6 to 1e15 and any tokens that a life allows, (m,)."""
+    return np.exp(np.min(_ln_loss_on_grid(law, law.theta, experts, life), axis=0))
 
 
 def tokens_at_loss(
@@ -124,41 +102,21 @@ def tokens_at_loss(
     extra: Mapping[str, float] | None = None,
     theta: FloatArray | None = None,
 ) -> FloatArray:
-    """Training tokens with which models reach `loss`, as exactly as it rounds (draws: to OF_DRAWS); NaN where no number up to `max_tokens` does.
+    """Training tokens with which models reach `loss`, as exactly as it rounds; NaN where no number up to `max_tokens` does.
 
-    `n_params` (..., m) and `experts` (m,), with `theta` (k, p) `n_params` (..., k, m) or (m,); `loss` broadcasts. Secants
-    in ln D of ln(L - L(D = infinity)), which is linear for a power of D, kept within a bracket; the first step is Newton's.
+    `n_params` (..., m) and `experts` (m,), with `theta` (k, p) `n_params` (..., k, m) or (m,); `loss` broadcasts.
     """
     use, ceiling = theta_or_own(law, theta), math.log(max_tokens or MOST_TOKENS)
-    close = 1e-12 if use.ndim == 1 else OF_DRAWS
     x = inputs_at(law, extra or {}, n_params, np.full(n_params.shape, ceiling), experts)
 
-    def loss_at(ln_d: FloatArray) -> FloatArray:
-        return np.exp(law.form.log_loss(use, replace(x, ln_d=ln_d)))
+    def surplus(ln_d: FloatArray) -> FloatArray:
+        return np.log(loss) - law.form.log_loss(use, replace(x, ln_d=ln_d))
 
     with np.errstate(all="ignore"):  # points that have no answer are worked on and then dropped
-        floor, nearest = loss_at(np.full(n_params.shape, ENDLESS)), loss_at(x.ln_d)
-        target = np.broadcast_to(np.asarray(loss, float), np.broadcast_shapes(nearest.shape, np.shape(loss)))
-        low, high = np.zeros(target.shape), np.full(target.shape, ceiling)
-        at, found = 0.5 * (low + high), nearest > target
-        value = loss_at(at)
-        ln_excess = np.log((value - floor) / (target - floor))
-        slope = law.form.slopes(use, replace(x, ln_d=at))[1] * value / (value - floor)
-        for _ in range(STEPS):
-            above = value > target
-            low, high = np.where(above, at, low), np.where(above, high, at)
-            step = np.where(slope < 0.0, at - ln_excess / slope, np.nan)
-            moved = np.where((step >= low) & (step <= high), step, 0.5 * (low + high))
-            moved = np.where(found, at, moved)
-            # Near its floor the loss says no more about D than its own rounding lets it.
-            found |= (np.abs(moved - at) <= close) | (np.abs(value - target) <= ROUNDING * target)
-            run, last, at = moved - at, ln_excess, moved
-            if np.all(found):
-                break
-            value = loss_at(at)
-            ln_excess = np.log((value - floor) / (target - floor))
-            slope = (ln_excess - last) / run
-    return np.where(nearest <= target, np.exp(np.minimum(at, ceiling)), np.nan)
+        reached = surplus(x.ln_d) >= 0.0
+        low, high = np.where(reached, 0.0, ceiling), np.full(reached.shape, ceiling)
+        _, ln_d = bracket(surplus, low, high, close=0.25 * RESOLUTION)  # L may change as fast as ln D
+    return np.where(reached, np.exp(ln_d), np.nan)
 
 
 def cheapest_at_loss(
@@ -185,13 +143,10 @@ def cheapest_at_loss(
         goal = loss if loss_at is None else loss_at(n_params)
         return tokens_at_loss(law, n_params, e, goal, max_tokens=life.max_tokens, extra=life.extra, theta=theta)
 
-    def dollars(n_params: FloatArray) -> FloatArray:
-        d = tokens(n_params)
-        spent = training_flops(law.family, n_params, d, e) * life.flop_price(e)
-        return np.where(np.isnan(d), np.inf, spent) + _serving(life, cost_of, n_params, e)
+    def lives(n_params: FloatArray) -> LifetimeCost:
+        return life_costs(law, life, cost_of, n_params, tokens(n_params), e, theta=theta)
 
-    n = _least(dollars, low, high)
-    return life_costs(law, life, cost_of, n, tokens(n), e, theta=theta)
+    return lives(_least(lambda n_params: lives(n_params).total_usd, low, high))
 
 
 def best_within_total(
@@ -199,8 +154,7 @@ def best_within_total(
 ) -> LifetimeCost:
     """The size and tokens of each expert count with the lowest loss for which training and serving cost `total_usd`.
 
-    Shapes as in `cheapest_at_loss`. Dollars that `max_tokens` leaves unspent stay unspent. NaN where serving alone costs
-    more at every size.
+    Shapes as in `cheapest_at_loss`. What `max_tokens` leaves stays unspent. NaN where serving alone costs more at every size.
     """
     check_trade_off(law)
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
@@ -208,18 +162,16 @@ def best_within_total(
     def payable(n_params: FloatArray) -> FloatArray:
         left = np.asarray(total_usd, float) - _serving(life, cost_of, n_params, e)
         tokens = tokens_within(law.family, np.maximum(left, 0.0) / life.flop_price(e), n_params, e)
-        tokens = tokens if life.max_tokens is None else np.minimum(tokens, life.max_tokens)
-        return np.where(left > 0, np.maximum(tokens, 1.0), np.nan)
+        return np.where(left > 0, np.clip(tokens, 1.0, life.max_tokens), np.nan)
+
+    def lives(n_params: FloatArray) -> LifetimeCost:
+        return life_costs(law, life, cost_of, n_params, payable(n_params), e, theta=theta)
 
     def loss(n_params: FloatArray) -> FloatArray:
-        tokens = payable(n_params)
-        x = inputs_at(law, life.extra, n_params, np.log(np.where(np.isnan(tokens), 1.0, tokens)), e)
-        with np.errstate(over="ignore"):
-            return np.where(np.isnan(tokens), np.inf, np.exp(law.form.log_loss(use, x)))
+        return np.nan_to_num(lives(n_params).loss, nan=np.inf)
 
-    shape = (*use.shape[:-1], e.size)
-    n = _least(loss, np.full(shape, math.log(SIZES[0])), np.full(shape, math.log(SIZES[-1])))
-    return life_costs(law, life, cost_of, n, payable(n), e, theta=theta)
+    ends = (np.full((*use.shape[:-1], e.size), math.log(SIZES[at])) for at in (0, -1))
+    return lives(_least(loss, *ends))
 
 
 def flops_optimal(
@@ -250,17 +202,15 @@ def flops_optimal(
         """The derivative of all FLOPs in ln N along the curve of equal loss, over that of training FLOPs alone in ln D."""
         n = np.exp(ln_n)
         d = tokens(n)
-        known = np.where(np.isnan(d), 1.0, d)
-        in_n, in_d = slopes_at(law, life.extra, use, n, known, e)
+        in_n, in_d = slopes_at(law, life.extra, use, n, d, e)
         widening = elasticity(law.family, n, n_active(law.family, n, e))
-        return np.where(np.isnan(d), 1.0, widening * (1.0 + served / (3.0 * known)) - in_n / in_d)
+        return np.where(np.isnan(d), 1.0, widening * (1.0 + served / (3.0 * d)) - in_n / in_d)
 
     low, high = _sizes_that_reach(law, use, e, loss, life)
-    low, high = np.broadcast_arrays(low + np.zeros(served.shape), high)
-    low, high = bracket(rising, low, high)
+    low, high = bracket(rising, low + np.zeros(served.shape), high)
     n = np.exp(0.5 * (low + high))
     found = life_costs(law, life, lambda n_params, _: np.zeros(n_params.shape), n, tokens(n), e, theta=theta)
-    inference = np.where(np.isnan(found.n_params), np.nan, 2.0 * n_active(law.family, n, e) * served)
+    inference = 2.0 * n_active(law.family, found.n_params, e) * served
     return LifetimeFlops(found.experts, found.n_params, found.tokens, found.loss, found.training_flops, inference)
 
 
@@ -282,29 +232,17 @@ def life_costs(
         loss = np.exp(law.form.log_loss(theta_or_own(law, theta), x))
     flops = training_flops(law.family, n_params, tokens, experts)
 
-    def known(values: FloatArray, otherwise: float = math.nan) -> FloatArray:
-        return np.where(gone, otherwise, values)
-
-    return LifetimeCost(
-        np.broadcast_to(experts, gone.shape),
-        known(n_params),
-        known(tokens),
-        known(loss),
-        known(flops),
-        known(flops * life.flop_price(experts), math.inf),
-        known(serving, math.inf),
-    )
+    figures = (np.where(gone, np.nan, values) for values in (n_params, tokens, loss, flops))
+    dollars = (np.where(gone, np.inf, usd) for usd in (flops * life.flop_price(experts), serving))
+    return LifetimeCost(np.broadcast_to(experts, gone.shape), *figures, *dollars)
 
 
-def _ln_loss_on_grid(
-    law: Law, theta: FloatArray, experts: FloatArray, ln_tokens: float, extra: Mapping[str, float]
-) -> FloatArray:
-    """ln L at every grid size with so many tokens, (sizes, ..., m)."""
-    m, sizes = experts.size, SIZES.size
-    x = inputs_at(law, extra, np.tile(SIZES, m), np.full(m * sizes, ln_tokens), np.repeat(experts, sizes))
+def _ln_loss_on_grid(law: Law, theta: FloatArray, experts: FloatArray, life: Lifetime) -> FloatArray:
+    """ln L at every grid size with all tokens there are, (sizes, ..., m)."""
+    n = np.tile(SIZES.reshape(-1, *(1 for _ in theta.shape)), experts.size)
+    x = inputs_at(law, life.extra, n, np.full(n.shape, math.log(life.max_tokens or MOST_TOKENS)), experts)
     with np.errstate(over="ignore"):
-        flat = law.form.log_loss(theta, x)
-    return np.moveaxis(flat.reshape(*theta.shape[:-1], m, sizes), -1, 0)
+        return law.form.log_loss(theta, x)
 
 
 def _sizes_that_reach(
@@ -313,7 +251,7 @@ def _sizes_that_reach(
     """ln of the smallest size that reaches the loss with all tokens there are, and of a size at or beyond the largest."""
     ceiling = math.log(life.max_tokens or MOST_TOKENS)
     ln_n, ln_target = np.log(SIZES), np.log(np.asarray(loss, float))
-    reached = _ln_loss_on_grid(law, theta, experts, ceiling, life.extra) <= ln_target
+    reached = _ln_loss_on_grid(law, theta, experts, life) <= ln_target
     first, last = np.argmax(reached, axis=0), reached.shape[0] - 1 - np.argmax(reached[::-1], axis=0)
 
     def reaches(at: FloatArray) -> FloatArray:
@@ -334,21 +272,13 @@ def _serving(life: Lifetime, cost_of: CostOf, n_params: FloatArray, experts: Flo
 
 
 def _least(value: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:
-    """The sizes between exp(low) and exp(high), (..., m), at which `value` is least.
+    """The sizes between exp(low) and exp(high), (..., m), at which `value` is least: scans of the range and around its best, ever closer.
 
-    Scans of the range and around its best size, ever closer. Dollars jump with the GPU count: a rival minimum that the first
-    scans miss costs less than a per cent less.
+    Dollars jump with the GPU count: a rival minimum that the first scans miss costs less than a per cent less.
     """
-
-    def points(count: int) -> tuple[FloatArray, FloatArray]:
+    for count, reach in SCANS:
         shares = np.linspace(0.0, 1.0, count).reshape(-1, *(1 for _ in low.shape))
         at = low * (1.0 - shares) + high * shares
-        return at, value(np.exp(at))
-
-    for count, reach in SCANS:
-        at, found = points(count)
-        best = np.argmin(found, axis=0)[None]
+        best = np.argmin(value(np.exp(at)), axis=0)[None]
         low, high = (np.take_along_axis(at, np.clip(best + side * reach, 0, count - 1), axis=0)[0] for side in (-1, 1))
-    # The best of three: where the least lies on the border of what there is, only one end may be a model at all.
-    at, found = points(3)
-    return np.exp(np.take_along_axis(at, np.argmin(found, axis=0)[None], axis=0)[0])
+    return np.exp(low)

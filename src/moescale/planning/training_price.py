@@ -7,7 +7,8 @@ per cent over a factor of two) and quickly with the experts, whose exchange and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -20,30 +21,12 @@ from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
 from moescale.models.family import training_flops
 from moescale.models.rounding import buildable
-from moescale.planning.allocation import Budget, loss_optimal
+from moescale.planning.allocation import Allocation, Budget, loss_optimal
 from moescale.scaling_laws.law import Law
 from moescale.training.choice import Launch, choose_launch
 from moescale.training.parallelism import Memory
 from moescale.training.step_time import Precision, StepError
 from moescale.typing import FloatArray, Real
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRate:
-    """MFU at some expert counts, rising: of the FLOPs that a plan counts, which leave out attention and embedding tables."""
-
-    experts: tuple[float, ...]
-    mfu: tuple[float, ...]
-    gpus: tuple[int, ...]  # that each was timed on
-    errors: tuple[StepError, ...]  # of published runs of each one's kind
-
-    def at(self, experts: Real) -> FloatArray:
-        """The MFU with so many experts: between those that were timed by ln E, beyond them as the nearest."""
-        return np.asarray(np.interp(np.log(np.asarray(experts, float)), np.log(self.experts), self.mfu))
-
-    def scaled(self, scale: float) -> TrainingRate:
-        """All MFUs times one factor."""
-        return replace(self, mfu=tuple(min(mfu * scale, 1.0) for mfu in self.mfu))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +50,15 @@ class TrainingBill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPrice:
-    """What training costs: GPU hours at a share of peak bf16 arithmetic (MFU), one for all or by the parts of a step."""
+    """What training costs: GPU hours at a share of peak bf16 arithmetic (MFU), one for all or by the parts of a step.
+
+    The MFU is of the FLOPs that a plan counts, which leave out attention and embedding tables.
+    """
 
     gpu: Gpu
     usd_per_gpu_hour: Annotated[float, POSITIVE]
     mfu: Annotated[float, Bound(0, 1, above=True)]
-    rate: TrainingRate | None = None  # the MFU of each expert count; None: `mfu` for every model
+    rate: tuple[tuple[float, float], ...] | None = None  # (experts, MFU), experts rising; None: `mfu` for every model
     timed: bool = False  # whether a model that is built is priced by the parts of its own step, instead of by `mfu`
     launch: Launch = field(default_factory=Launch)  # of runs that are timed
 
@@ -81,41 +67,39 @@ class TrainingPrice:
 
     @property
     def usd_per_flop(self) -> float:
-        """Dollars for one model FLOP."""
+        """Dollars for one model FLOP at `mfu`."""
         return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu)
 
     def mfu_at(self, experts: Real) -> FloatArray:
-        """The MFU of training models of so many experts."""
-        return np.full(np.shape(experts), self.mfu) if self.rate is None else self.rate.at(experts)
+        """The MFU with so many experts: between those of `rate` by ln E, beyond them as the nearest."""
+        if self.rate is None:
+            return np.full(np.shape(experts), self.mfu)
+        counts, mfus = np.array(self.rate).T
+        return np.asarray(np.interp(np.log(np.asarray(experts, float)), np.log(counts), mfus))
+
+    def scaled(self, scale: float) -> TrainingPrice:
+        """The price at so many times every MFU."""
+        mfus = self.rate and tuple((e, min(mfu * scale, 1.0)) for e, mfu in self.rate)
+        return replace(self, mfu=min(self.mfu * scale, 1.0), rate=mfus)
 
     def usd_per_flop_at(self, experts: Real) -> FloatArray:
         """Dollars for one model FLOP of training models of so many experts."""
         return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu_at(experts))
 
-    def gpu_hours(self, flops: float, experts: float = 1.0) -> float:
-        """GPU hours for so many training FLOPs of a model of so many experts."""
-        return flops / (self.gpu.bf16_flops_per_s * float(self.mfu_at(experts))) / 3600.0
-
-    def flops_bought(
-        self, days: float | None, gpus: float | None, usd: float | None, most: float | None = None
-    ) -> float:
+    def flops_bought(self, days: float | None, gpus: float | None, usd: float | None, most: float | None) -> float:
         """Training FLOPs at `mfu` that days on so many GPUs and dollars buy, the least of them and of `most`."""
-        bought = [math.inf if most is None else most]
-        if days is not None and gpus is not None:
-            bought.append(24.0 * days * gpus * 3600.0 * self.gpu.bf16_flops_per_s * self.mfu)
-        if usd is not None:
-            bought.append(usd / self.usd_per_flop)
-        return min(bought)
+        gpu_seconds = math.inf if days is None or gpus is None else 24.0 * days * gpus * 3600.0
+        in_days = gpu_seconds * self.gpu.bf16_flops_per_s * self.mfu
+        in_usd = math.inf if usd is None else usd / self.usd_per_flop
+        return min(in_days, in_usd, math.inf if most is None else most)
 
     def flops_by_experts(
-        self, days: float | None, gpus: float | None, usd: float | None, most: float | None = None
+        self, days: float | None, gpus: float | None, usd: float | None, most: float | None
     ) -> tuple[tuple[float, float], ...]:
         """The same at the MFU of each expert count that was timed, as `Budget` takes them; () where one MFU is for all."""
-        rate = self.rate
-        if rate is None or (days, usd) == (None, None):
+        if self.rate is None or (days, usd) == (None, None):
             return ()
-        each = [replace(self, mfu=mfu).flops_bought(days, gpus, usd, most) for mfu in rate.mfu]
-        return tuple(zip(rate.experts, each, strict=True))
+        return tuple((e, replace(self, mfu=mfu).flops_bought(days, gpus, usd, most)) for e, mfu in self.rate)
 
     def bill(self, model: Architecture, flops: float, tokens: float, gpus: int | None = None) -> TrainingBill:
         """What a built model's run of so many FLOPs and tokens costs, on `gpus` GPUs or as many as it takes.
@@ -149,66 +133,38 @@ def default_mfu() -> float:
     return float(catalogue.read("training.toml")["mfu"]["default"]["mfu"])
 
 
-def training_rate(
-    law: Law,
-    budget: Budget,
-    experts: Sequence[float],
-    gpu: Gpu,
-    *,
-    gpus: int | None = None,
-    vocab_size: int | None = None,
-    launch: Launch = Launch(),  # noqa: B008  # frozen
-) -> TrainingRate | None:
-    """The MFU by parts of the loss-optimal models of a budget, for each expert count; None where no GPU count holds any.
-
-    `gpus` is how many they are trained on; where these do not hold a model, and without a number, as many as `choose` takes.
-    """
-    counts = np.unique(np.asarray(experts, float))
-    best = loss_optimal(law, budget, counts)
-    models = zip(counts.tolist(), best.n_params.tolist(), best.tokens.tolist(), strict=True)
-    return rate_of(law, models, gpu, gpus=gpus, vocab_size=vocab_size, launch=launch)
-
-
-def rate_of(
-    law: Law,
-    models: Iterable[tuple[float, float, float]],
-    gpu: Gpu,
-    *,
-    gpus: int | None,
-    vocab_size: int | None,
-    launch: Launch,
-) -> TrainingRate | None:
-    """The same of models by experts, of rising counts, size and tokens."""
-    found: list[tuple[float, float, int, StepError]] = []
-    for e, n, d in models:
-        if not math.isfinite(n) or e != round(e):
-            continue
-        model = buildable(law.family, n, e, vocab_size=vocab_size).architecture()
-        for tried in dict.fromkeys((gpus, None)):
-            try:
-                run = choose_launch(model, d, gpu, launch, gpus=tried)
-            except InfeasibleError:
-                continue
-            mfu = float(training_flops(law.family, n, d, e)) / (gpu.bf16_flops_per_s * run.gpu_days * 86400.0)
-            found.append((e, mfu, run.split.gpus, run.error))
-            break
-    if not found:
-        return None
-    rows, mfus, gpu_counts, errors = zip(*found, strict=True)
-    return TrainingRate(experts=rows, mfu=mfus, gpus=gpu_counts, errors=errors)
-
-
 def by_parts(
     price: TrainingPrice,
     law: Law,
     budget: Budget,
     experts: Sequence[float],
     *,
-    gpus: int | None = None,
-    vocab_size: int | None = None,
+    gpus: int | None,
+    vocab_size: int | None,
 ) -> TrainingPrice:
-    """A price with the MFU of each expert count by parts, as `training_rate`; as it is where that has none, or has one already."""
+    """A price with the MFU by parts of the loss-optimal model of each expert count; as it is where one is stated or known."""
     if not price.timed or price.rate is not None:
         return price
-    rate = training_rate(law, budget, experts, price.gpu, gpus=gpus, vocab_size=vocab_size, launch=price.launch)
-    return price if rate is None else replace(price, rate=rate)
+    best = loss_optimal(law, budget, np.unique(np.asarray(experts, float)))
+    return timed_on(price, law, best, gpus=gpus, vocab_size=vocab_size)
+
+
+def timed_on(
+    price: TrainingPrice, law: Law, models: Allocation, *, gpus: int | None, vocab_size: int | None
+) -> TrainingPrice:
+    """A price with the MFU by parts of models (m,) of rising expert counts; as it is where no GPU count holds any.
+
+    They train on `gpus` GPUs; where these do not hold a model, and without a number, on as many as `choose_launch` takes.
+    """
+    rate: list[tuple[float, float]] = []
+    for e, n, d in zip(models.experts.tolist(), models.n_params.tolist(), models.tokens.tolist(), strict=True):
+        if not math.isfinite(n) or e != round(e):
+            continue
+        shape = buildable(law.family, n, e, vocab_size=vocab_size).architecture()
+        flops = float(training_flops(law.family, n, d, e))
+        for tried in dict.fromkeys((gpus, None)):
+            with suppress(InfeasibleError):
+                run = choose_launch(shape, d, price.gpu, price.launch, gpus=tried)
+                rate.append((e, flops / (price.gpu.bf16_flops_per_s * run.gpu_days * 86400.0)))
+                break
+    return replace(price, rate=tuple(rate)) if rate else price

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import numpy as np
 
@@ -13,17 +11,14 @@ from moescale.errors import InfeasibleError
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.candidate import Candidate
 from moescale.planning.question import Question
-from moescale.planning.search import Search, size_bounds
+from moescale.planning.search import Search
 from moescale.scaling_laws.law import loss
-from moescale.serving.accuracy import Accuracy
 from moescale.training.choice import Launch
-from moescale.training.parallelism import Trainer
 from moescale.training.step_time import StepError
-from moescale.units import format_count, format_flops, format_usd
+from moescale.units import format_count
 
 FP8_LOSS = 0.0025  # of the loss, at most: DeepSeek-V3 in fp8 beside bf16 (arXiv 2412.19437, section 3.3)
 SPENT = 0.99  # of a budget: a plan that uses less says so
-QUANTILES, HALVINGS = 200, 50  # of training dollars, and of the search for dollars that are enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,22 +43,18 @@ class TrainingUse:
     precision: str | None = None  # of training products, where it is not bf16
     fp8_usd: float | None = None  # of the same run in fp8, where it is planned in bf16 on a GPU that has it
     bf16_usd: float | None = None  # of the same run in bf16, where it is planned in fp8
-    fp8_worth_loss: float | None = (
-        None  # share of the loss that tokens for the dollars saved take off, where it is planned in fp8
-    )
+    fp8_worth_loss: float | None = None  # share of the loss that tokens for the dollars that fp8 saves take off
     fp8_worth_loss_published: float | None = None  # the same by what fp8 gained published pairs of runs of this kind
-    trainer: str | None = None  # what of a model the trainer splits, where that is not everything
 
     @property
     def mfu_words(self) -> str:
-        """The MFU, and how far published runs lie from it where it comes from its parts."""
-        if self.mfu is None or self.error is None:
+        """The MFU, and where it comes from."""
+        if self.mfu is None:
+            return ""
+        if self.error is None:
             assumed = f" assumed: no split holds this model on any number of {self.train_gpu}"
-            return "" if self.mfu is None else f"{self.mfu:g}{assumed if self.mfu_from == 'assumed' else ''}"
-        kind, most = "MoE" if self.error.kind == "moe" else "dense", self.error.real_routing
-        uneven = f"; real routing took up to {most:.2f} times a forced balance" if most else ""
-        spread = f"published {kind} runs spread {self.error.spread:.2f}x around predictions{uneven}"
-        return f"{self.mfu:.2f} predicted{f' in {self.precision}' if self.precision else ''} ({spread})"
+            return f"{self.mfu:g}{assumed if self.mfu_from == 'assumed' else ''}"
+        return f"{self.mfu:.2f} predicted{f' in {self.precision}' if self.precision else ''}"
 
     @property
     def spent(self) -> bool:
@@ -76,62 +67,37 @@ class TrainingUse:
         return self.unused_because is not None and not self.spent and self.budget_of is None
 
 
-def of_limits(question: Question, use: TrainingUse) -> float | None:
-    """The days and dollars that a training takes over those that are stated, the larger share; None without either."""
-    pairs = (use.days, question.max_days), (use.usd, question.max_training_usd)
-    shares = [taken / limit for taken, limit in pairs if taken is not None and limit is not None]
-    return max(shares, default=None)
-
-
 def training_use(question: Question, model: Candidate, shape: Buildable) -> TrainingUse:
     """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
-    flops, budget, because = model.training_flops, question.budget, None
+    flops, budget, price, gpus = model.training_flops, question.budget, question.training, question.n_train_gpus
     share = flops / (float(budget.flops_at(model.experts)) if question.budget_of is None else budget.flops)
+    because = None
     if share < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
-        because = f"with --max-tokens {format_count(budget.max_tokens)} "
+        because = f"with --max-tokens {format_count(budget.max_tokens)}"
         if budget.max_epochs is not None:
-            because = f"with {budget.max_epochs:g} epochs (more: --max-tokens) "
-        if question.of_life and question.total_limit is not None:
-            bounds = size_bounds(question)
-            because += f"{bounds} allows no larger model" if bounds else "the next larger model costs more"
-        elif question.budget_goal == "loss":
-            bounds = size_bounds(question)
-            because += f"{bounds} allows no larger model" if bounds else "no larger model is served on so many GPUs"
-        elif question.cost_limit is not None:
-            because += f"a larger model costs more than {format_usd(question.cost_limit)} per million output tokens"
-        elif question.budget_goal == "quality":
-            because += "a larger model costs more to serve than the baseline"
-        else:
-            because += "this reaches " + ("the baseline's loss" if question.max_loss is None else "the loss")
-    price = question.training
-    gpus = question.n_train_gpus
-    use = TrainingUse(
+            because = f"with {budget.max_epochs:g} epochs (more: --max-tokens)"
+    bill = price and price.bill(shape.architecture(), flops, model.tokens, gpus)
+    days = bill.gpu_days / gpus if bill and gpus else None
+    limits = ((days, question.max_days), (bill and bill.usd, question.max_training_usd))
+    shares = [] if question.of_life else [taken / limit for taken, limit in limits if taken and limit]
+    return TrainingUse(
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
-        budget_share=share,
+        budget_share=max(shares, default=share),
         budget_of=question.budget_of,
         unused_because=because,
+        train_gpu=price and price.gpu.name,
+        mfu=bill and bill.mfu,
+        gpu_days=bill and bill.gpu_days,
+        days=days,
+        usd=bill and bill.usd,
+        mfu_from=bill and bill.mfu_from,
+        train_gpus=bill and bill.gpus,
+        error=bill and bill.error,
+        memory_bytes=bill and bill.memory and float(bill.memory.total_bytes),
+        usable_bytes=bill and bill.memory and bill.memory.available_bytes,
+        precision=price.launch.precision if price and price.launch.precision != "bf16" else None,
     )
-    if price is None:
-        return use
-    bill = price.bill(shape.architecture(), flops, model.tokens, gpus)
-    use = replace(
-        use,
-        train_gpu=price.gpu.name,
-        mfu=bill.mfu,
-        gpu_days=bill.gpu_days,
-        days=bill.gpu_days / gpus if gpus else None,
-        usd=bill.usd,
-        mfu_from=bill.mfu_from,
-        train_gpus=bill.gpus,
-        error=bill.error,
-        memory_bytes=bill.memory and float(bill.memory.total_bytes),
-        usable_bytes=bill.memory and bill.memory.available_bytes,
-        precision=None if price.launch.precision == "bf16" else price.launch.precision,
-        trainer=_limits_of(price.launch.trainer) if bill.mfu_from == "parts" else None,
-    )
-    of_stated = None if question.of_life else of_limits(question, use)
-    return use if of_stated is None else replace(use, budget_share=of_stated)
 
 
 def beside_precision(search: Search, use: TrainingUse, model: Candidate, shape: Buildable) -> TrainingUse:
@@ -154,55 +120,3 @@ def beside_precision(search: Search, use: TrainingUse, model: Candidate, shape: 
         worth, published = (share if share > 0.0 else None for share in (1.0 - losses[1:] / losses[0]).tolist())
         return replace(use, bf16_usd=usd, fp8_worth_loss=worth, fp8_worth_loss_published=published)
     return use
-
-
-@dataclass(frozen=True, slots=True)
-class AllIn:
-    """Dollars of a life as predicted, with the errors of training and of serving, which are taken as independent."""
-
-    training_usd: float
-    serving_usd: float
-    training: StepError
-    serving: Accuracy
-
-    def kept(self, limit_usd: float) -> float:
-        """The chance that the life costs at most so many dollars."""
-        served = NormalDist(math.log(self.serving.geometric_mean), math.log(self.serving.spread))
-        times = (self.training.times((i + 0.5) / QUANTILES) for i in range(QUANTILES))
-        left = ((limit_usd - each * self.training_usd) / self.serving_usd for each in times)
-        return sum(served.cdf(math.log(each)) for each in left if each > 0.0) / QUANTILES
-
-    def usd(self, chance: float) -> float:
-        """The dollars that are enough with a chance."""
-        total_usd = self.training_usd + self.serving_usd
-        low, high = math.log(total_usd / 10.0), math.log(total_usd * 10.0)
-        for _ in range(HALVINGS):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if self.kept(math.exp(middle)) < chance else (low, middle)
-        return math.exp(high)
-
-
-def _limits_of(trainer: Trainer) -> str | None:
-    """What a trainer that does not split models in every way does, in words."""
-    split = [name for name, does in (("tensor", trainer.tensor), ("pipeline", trainer.pipeline)) if not does]
-    return f"the exported trainer has no {' and no '.join(split)} parallelism" if split else None
-
-
-def training_words(use: TrainingUse, budget_flops: float) -> str:
-    """What training takes: share of the budget, tokens per active parameter, days and dollars, and what is left over."""
-    if use.budget_of is not None:
-        compute = f"{format_flops(use.flops_used)} FLOPs ({use.budget_share:.0%} of those of {use.budget_of})"
-    elif use.spent:
-        compute = "the whole budget"
-    else:
-        compute = f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})"
-    parts = [compute, f"{format_count(use.tokens_per_active_param)} tokens per active parameter"]
-    if use.gpu_days is not None and use.usd is not None:
-        parts.append(
-            f"{format_count(use.gpu_days)} GPU days on {use.train_gpu} at MFU {use.mfu_words}, {format_usd(use.usd)}"
-        )
-    text = f"Training uses {', '.join(parts)}."
-    if use.spent or use.budget_of is not None:
-        return text
-    why_left = f": {use.unused_because}" if use.unused_because else ""
-    return f"{text} {1.0 - use.budget_share:.0%} of the budget is unused{why_left}."

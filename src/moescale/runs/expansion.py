@@ -14,21 +14,17 @@ NEURONS = 32.0  # no published expert is narrower; a width below is a multiple o
 
 Columns = Mapping[str, NDArray[Any]]
 
+# Parameters that one token meets, embedding tables not counted, in the order of preference.
 BODY_COLUMNS = ("n_params_active_nonemb", "n_params_nonemb")
-"""Columns of parameters that one token meets, embedding tables not counted, in the order of preference."""
-
-EMBEDDING_COLUMN = "n_params_embedding"
-"""Column of the parameters of embedding tables: where it stands, as in tables of `moescale train`, no size counts them."""
-
+EMBEDDING_COLUMN = "n_params_embedding"  # where it stands, as in tables of `moescale train`, no size counts embeddings
 VOCABULARY_COLUMN = "vocab_size"
 WIDTH_COLUMNS = ("d_model", "width")
+# Smallest value of each column that describes a model; a column with another cell is not used.
 LEAST = dict.fromkeys(
     ("n_params_active", *BODY_COLUMNS, VOCABULARY_COLUMN, *WIDTH_COLUMNS, "expansion", "top_k", "moe_every"), 1.0
 ) | {"routing_frequency": 1e-6, "expert_width": 1e-6, "shared_width": 0.0, "ffn_width": 1e-6}
-"""Smallest value of each column that describes a model; a column with another cell is not used."""
-
+# Those that say nothing of a dense model, whose cells may be empty.
 OF_ROUTED = ("expansion", "top_k", "moe_every", "routing_frequency", "expert_width", "shared_width", "ffn_width")
-"""Columns that say nothing of a dense model, whose cells may be empty."""
 
 
 def layer_expansion(
@@ -41,8 +37,9 @@ def layer_expansion(
 ) -> FloatArray:
     """X: FFN weights of all experts over those that one token meets, dense and shared ones in both; arguments broadcast.
 
-    `routed_share` of the layers have experts. The widths of an expert, of the shared experts of a layer together, and of the
-    FFN of a layer without experts (default: top_k experts) are in one unit, whichever. 1 where there is one expert.
+    `routed_share` of the layers have experts. The widths of an expert, of the shared experts of a layer together, and
+    of the FFN of a layer without experts (default: top_k experts) are in one unit, whichever. 1 where there is one
+    expert.
     """
     e, k, f, w, s = (np.asarray(v, dtype=float) for v in (experts, top_k, routed_share, expert_width, shared_width))
     met = np.minimum(k, e) * w
@@ -53,41 +50,34 @@ def layer_expansion(
 def expansion(experts: FloatArray, columns: Columns) -> FloatArray:
     """X of each run of a table, (n,): its column expansion, else by `layer_expansion` from what it states.
 
-    Experts that are no whole numbers are expansions themselves. Experts whose width no column states are copies of a dense
-    layer's FFN, which is then one expert wide.
+    Experts that are no whole numbers are expansions themselves; those whose width no column states are as wide as a
+    dense FFN.
     """
 
-    def stated(name: str) -> FloatArray | None:
-        values = usable(columns, name, experts)
-        return None if values is None else np.where(experts == 1.0, 1.0, values)
-
-    def either(name: str, default: Real) -> FloatArray:
-        values = stated(name)
-        return np.asarray(default, dtype=float) if values is None else values
-
-    if (given := stated("expansion")) is not None:
-        return given
+    usable_ones = ((name, usable(columns, name, experts)) for name in OF_ROUTED)
+    stated = {name: np.where(experts == 1.0, 1.0, values) for name, values in usable_ones if values is not None}
+    if "expansion" in stated:
+        return stated["expansion"]
     if (experts != np.floor(experts)).any():
         return experts
-    share = np.minimum(either("routing_frequency", 1.0 / either("moe_every", 1.0)), 1.0)
-    width, dense = either("expert_width", 1.0), stated("ffn_width")
-    if dense is None and stated("expert_width") is None:
-        dense = width
-    found = layer_expansion(experts, either("top_k", 1.0), share, width, either("shared_width", 0.0), dense)
+    share = np.minimum(stated.get("routing_frequency", 1.0 / stated.get("moe_every", np.ones(1))), 1.0)
+    width = stated.get("expert_width", 1.0)
+    dense = stated.get("ffn_width", None if "expert_width" in stated else 1.0)
+    found = layer_expansion(experts, stated.get("top_k", 1.0), share, width, stated.get("shared_width", 0.0), dense)
     return np.broadcast_to(found, experts.shape)
 
 
 def expert_shape(experts: FloatArray, columns: Columns) -> dict[str, FloatArray]:
     """Granularity and the share of shared experts of each run, (n,) each, as far as its columns tell; 1 and 0 of dense runs.
 
-    Granularity is 8 d_model^2 over the parameters of a routed expert. A width is in neurons where a column d_model says what a
-    neuron costs and no width is below NEURONS; else it is one of a dense FFN, `ffn_width` or 1, of granularity 1.
+    Granularity is 8 d_model^2 over the parameters of a routed expert. A width is in neurons where a column d_model says
+    what a neuron costs and no width is below NEURONS; else it is one of a dense FFN, `ffn_width` or 1, of granularity
+    1.
     """
     width, top_k, dense = (usable(columns, name, experts) for name in ("expert_width", "top_k", "ffn_width"))
     if width is None:
         return {}
-    model = _first(WIDTH_COLUMNS, columns, experts)
-    routed = experts > 1.0
+    routed, model = experts > 1.0, _first(WIDTH_COLUMNS, columns, experts)
     if model is not None and (width[routed] >= NEURONS).all():
         dense = 8.0 / 3.0 * model
     found = {"granularity": np.where(routed, (1.0 if dense is None else dense) / width, 1.0)}
@@ -100,8 +90,8 @@ def expert_shape(experts: FloatArray, columns: Columns) -> dict[str, FloatArray]
 def active_body(n_params: FloatArray, experts: FloatArray, size_column: str, columns: Columns) -> FloatArray | None:
     """Parameters without embeddings that one token meets, (n,); None where a table does not tell.
 
-    The first of `BODY_COLUMNS`; else n_params_active beside a column that counts embeddings apart; else the active size less two tables of vocab_size rows, d_model or width wide: the column
-    n_params_active, or the sizes in use unless these count all experts.
+    The first of `BODY_COLUMNS`; else n_params_active beside a column of embeddings; else the active size (the column,
+    or the sizes in use unless these count all experts) less two tables of vocab_size rows, d_model or width wide.
     """
     named = {**columns, size_column: n_params}
     apart = ("n_params_active",) * (EMBEDDING_COLUMN in columns)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,14 +23,10 @@ SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the
 EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
 ARRAYS = ("n_params", "tokens", "experts", "loss", "row_numbers")  # of a RunTable, beside its columns
 DIVERGED_COLUMNS = ("diverged", "flagged")  # columns that mark runs which are not to be used
-RUN_COLUMNS = ("run_id", "run", "run_name", "name")
-"""Columns that may name the run that a row is a point of, in the order of preference."""
-
+RUN_COLUMNS = ("run_id", "run", "run_name", "name")  # may name the run that a row is a point of; the first comes first
+# Numbers and texts that make two runs of one size, tokens and experts differ by more than their settings.
 MODEL_COLUMNS = ("unique_tokens", "granularity", "sparsity", "expansion", "top_k", "expert_width", "shared_width")
-"""Columns that make two runs of one size, tokens and experts differ by more than their settings."""
-
 DATA_COLUMNS = ("dataset", "data", "train", "corpus", "source", "tokenizer")
-"""The same of columns of text: losses on two kinds of data do not compare."""
 
 SMALLEST_PLAUSIBLE = 1e5  # parameters, or tokens: whole sweeps of less are numbers in millions or billions
 LOWEST_PLAUSIBLE_LOSS = 1.3  # nats a token, of the worst run of a table; bits a byte lie below
@@ -41,17 +35,16 @@ HIGHEST_PLAUSIBLE_LOSS = 12.5  # ln of a vocabulary of 2^18: a guess is no worse
 UNDECIDED = "a missing value or a division by zero leaves the filter undecided"
 Rows = NDArray[np.int64]
 Groups = NDArray[np.intp]  # (n,): the first of the rows that belong together with each row
-Cells = tuple[NDArray[Any], BoolArray]
-"""The values of a column, (n,), and which of them are something else than the number that they should be."""
+Cells = tuple[NDArray[Any], BoolArray]  # values of a column, (n,), and which are no numbers though they should be
 
 
 @dataclass(frozen=True, eq=False)
 class RunTable:
-    """Training runs as float64 columns of one length; arrays and mapping are read-only.
+    """Training runs as read-only columns of one length, float64.
 
     `n_params` is the size in the sense of `size_column`, `tokens` the training tokens, `experts` the experts of a layer
-    (1 for dense) or an expansion, `loss` in nats per token (NaN where it is not known). `row_numbers` are the 1-based data rows of `source`, kept through filters;
-    `columns` are all others (float64, bool, or object arrays of str). Arrays of different length raise InputError.
+    (1 for dense) or an expansion, `loss` in nats per token (NaN where it is not known). `row_numbers` are the 1-based
+    data rows of `source`, kept through filters; `columns` are all others (float64, bool, or object arrays of str).
     """
 
     n_params: FloatArray
@@ -69,23 +62,20 @@ class RunTable:
     sha256: str | None = None
 
     def __post_init__(self) -> None:
-        n_rows, rows = np.size(self.loss), np.asarray(self.row_numbers, dtype=np.int64)
+        n_rows, rows = np.size(self.loss), self.row_numbers
+        columns = {name: np.asarray(values).view() for name, values in self.columns.items()}
         arrays: dict[str, NDArray[Any]] = {name: np.array(getattr(self, name), dtype=np.float64) for name in ARRAYS[:4]}
         arrays["row_numbers"] = rows.view() if rows.size else np.arange(1, n_rows + 1)
-        others = {name: np.asarray(values).view() for name, values in self.columns.items()}
-        for name, values in (*arrays.items(), *others.items()):
+        for name, values in (*arrays.items(), *columns.items()):
             if values.shape != (n_rows,):
                 what = f"column {name!r} has shape {values.shape} where {(n_rows,)} is needed"
                 raise ColumnError(what, where=self.source, next_step="give 1-D columns of one length")
             values.flags.writeable = False
-        for name, values in (*arrays.items(), ("columns", MappingProxyType(others))):
+        for name, values in {**arrays, "columns": columns}.items():
             object.__setattr__(self, name, values)
 
     def __len__(self) -> int:
         return len(self.loss)
-
-    def __reduce__(self) -> tuple[Callable[[], RunTable], tuple[()]]:
-        return partial(RunTable, **{**vars(self), "columns": dict(self.columns)}), ()  # a proxy cannot be pickled
 
     @property
     def active_body(self) -> FloatArray | None:
@@ -120,10 +110,13 @@ class RunTable:
         if chosen.dtype != np.bool_ or chosen.shape != (len(self),):
             what = f"the mask has shape {chosen.shape} and type {chosen.dtype}"
             raise InputError(what, next_step=f"give one boolean a run, shape {(len(self),)}")
-        arrays = {name: getattr(self, name)[chosen] for name in ARRAYS}
-        kept = replace(self, **arrays, columns={name: values[chosen] for name, values in self.columns.items()})
-        old = self.notes()
+        kept, old = self.at(np.flatnonzero(chosen)), self.notes()
         return replace(kept, warnings=(*(each for each in self.warnings if each not in old), *kept.notes()))
+
+    def at(self, positions: Groups) -> RunTable:
+        """The runs at these positions, in their order."""
+        arrays = {name: getattr(self, name)[positions] for name in ARRAYS}
+        return replace(self, **arrays, columns={name: values[positions] for name, values in self.columns.items()})
 
     def best_of(self) -> RunTable:
         """The run of the lowest loss of each size, tokens and experts, and of one value of each further input."""
@@ -132,8 +125,7 @@ class RunTable:
 
     def last_points(self) -> RunTable:
         """The row of most tokens of each run, by a column that names runs; InputError where there is none."""
-        found = self._of_one_run()
-        if found is None:
+        if (found := self._of_one_run()) is None:
             what = f"no column names the run of each row: none of {', '.join(RUN_COLUMNS)} has one size and E a value"
             raise ColumnError(what, where=self.source, next_step="add a column run_id, or choose rows with --where")
         name, groups = found
@@ -146,24 +138,19 @@ class RunTable:
             name, groups = found
             several = np.unique(groups[self.tokens != self.tokens[groups]])
             if several.size:
-                notes.append(
-                    f"{np.isin(groups, several).sum():,} rows are points of {_count(several.size, 'run')} "
-                    f"(column {name!r}): losses before the decay of the learning rate are too high; --last-point keeps the last "
-                    "point of each run"
-                )
+                of_runs = f"{_count(several.size, 'run')} (column {name!r})"
+                what = f"{np.isin(groups, several).sum():,} rows are points of {of_runs}"
+                why = "losses before the decay of the learning rate are too high"
+                notes.append(f"{what}: {why}; --last-point keeps the last point of each run")
         repeats = np.delete(self.row_numbers, _least_of_each(self._of_one_model(), self.row_numbers))
         if repeats.size:
-            notes.append(
-                f"{_count(repeats.size, 'repeat')} of another run's size, tokens and experts; all are kept, and --best-of keeps the "
-                f"lowest loss of each ({rows_text(np.sort(repeats))})"
-            )
+            what = f"{_count(repeats.size, 'repeat')} of another run's size, tokens and experts; all are kept"
+            notes.append(f"{what}, and --best-of keeps the lowest loss of each ({rows_text(np.sort(repeats))})")
         return tuple(notes)
 
     def _of_one_model(self) -> Groups:
-        """Runs of one size, tokens and experts, and of one value in each of `MODEL_COLUMNS` and `DATA_COLUMNS`."""
-        kinds = dict.fromkeys(MODEL_COLUMNS, "f") | dict.fromkeys(DATA_COLUMNS, "O")
-        named = ((self.columns[name], kind) for name, kind in kinds.items() if name in self.columns)
-        others = [values for values, kind in named if values.dtype.kind == kind]
+        kinds = {"f": MODEL_COLUMNS, "O": DATA_COLUMNS}
+        others = [values for name, values in self.columns.items() if name in kinds.get(values.dtype.kind, ())]
         return _grouped(zip(*(v.tolist() for v in (self.n_params, self.tokens, self.experts, *others)), strict=True))
 
     def _of_one_run(self) -> tuple[str, Groups] | None:
@@ -174,10 +161,8 @@ class RunTable:
                 return name, groups
         return None
 
-    def _only(self, rows: NDArray[np.intp], noun: str, what: str) -> RunTable:
-        mask = np.zeros(len(self), dtype=np.bool_)
-        mask[rows] = True
-        kept = self.select(mask)
+    def _only(self, rows: Groups, noun: str, what: str) -> RunTable:
+        kept = self.select(np.isin(np.arange(len(self)), rows))
         note = f"kept {len(kept):,} of {len(self):,} {noun}: {what}"
         return replace(kept, warnings=(*kept.warnings, note)) if len(kept) < len(self) else kept
 
@@ -196,13 +181,11 @@ def read_runs(
 ) -> RunTable:
     """The training runs in a file (CSV, TSV, Parquet, JSON lines) or data frame, validated and filtered.
 
-    Needs the columns `experts_column`, `tokens_column`, `loss_column` and a size: `size_column`, else the first of
-    `SIZE_COLUMNS` that is there. Runs marked true in a `diverged` or `flagged` column are left out. Only the rows that `where` keeps and
-    only the columns that are used are validated. Of these rows `last_point` keeps the last of each run, and then `best_of`
-    the best of each size, tokens and experts. Unless the table `needs_loss`, losses may be missing. Raises InputError with file, row, column, value and next step.
+    The size is `size_column`, by default the first of `SIZE_COLUMNS` that is there. Runs marked true in a `diverged` or
+    `flagged` column are left out. Only the rows that `where` keeps and the columns that are used are validated. Of
+    these `last_point` keeps the last of each run, and then `best_of` the best of each size, tokens and experts. Unless
+    the table `needs_loss`, losses may be missing. Raises InputError with file, row, column, value and next step.
     """
-    if isinstance(source, RunTable):
-        raise InputError("is a RunTable already", next_step="filter it with its method where(..)")
     table = frames.read_table(source)
     warnings: list[str] = []
     named = {"experts": experts_column, "tokens": tokens_column, "loss": loss_column}
@@ -235,17 +218,11 @@ def read_runs(
 
 
 def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike[str]) -> Path:
-    """Write runs, or named columns, as CSV, TSV or Parquet (by suffix), whole or not at all; returns the path.
-
-    NaN and None become empty cells. Raises InputError for another suffix, columns of different length, or a path that
-    cannot be written.
-    """
+    """Write runs, or named columns, as CSV, TSV or Parquet (by suffix), whole or not at all; missing is empty."""
     name = os.fspath(path)
     columns = runs.to_columns() if isinstance(runs, RunTable) else {key: np.asarray(v) for key, v in runs.items()}
-    if not columns:
-        raise InputError("there are no columns to write", where=name)
     shapes = {values.shape for values in columns.values()}
-    if len(shapes) > 1 or len(next(iter(shapes))) != 1:
+    if len(shapes) != 1 or len(next(iter(shapes))) != 1:
         what = f"columns to write differ in shape: {sorted(shapes)}"
         raise ColumnError(what, where=name, next_step="give 1-D columns of one length")
     suffix, known = Path(name).suffix.lower(), (*frames.DELIMITERS, ".parquet")
@@ -269,9 +246,6 @@ def _parquet(columns: Mapping[str, NDArray[Any]], where: str) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({key: pa.array(writable(v), from_pandas=True) for key, v in columns.items()}), sink)
     return sink.getvalue().to_pybytes()
-
-
-# Columns and rows that are used.
 
 
 _ADVICE = {
@@ -320,9 +294,8 @@ def _kept_rows(table: frames.Table, where: str | None, cells: Mapping[str, Cells
     for name in (column for column in DIVERGED_COLUMNS if column in table.columns):
         flags, wrong = frames.as_flags(table.columns[name])
         if wrong.any():
-            row = int(rows[wrong][0])
-            what, at = f"{_cell(table, name, row)} is neither true nor false", _at(table, row, name)
-            raise ColumnError(what, where=at, next_step="write true or false (or 1 or 0)")
+            advice = "write true or false (or 1 or 0)"
+            raise _fault(table, name, int(rows[wrong][0]), "is neither true nor false", advice)
         warnings += _left_out(rows[flags], f"column {name!r} is true")
         kept &= ~flags
     if not kept.any():
@@ -372,23 +345,17 @@ def _validate(
 def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str, least: str = "0 <") -> ColumnError:
     """The error for the first of the data rows `rows`, which have one fault; what it advises leaves all of them out."""
     more = f" (and {len(rows) - 1:,} more such rows: {rows_text(rows[1:])})" if len(rows) > 1 else ""
-    column, row = quoted_name(name), int(rows[0])
-    advice = f"correct it, or leave such rows out by --where '{least} {column} < 1e300' (where=)"
+    advice = f"correct it, or leave such rows out by --where '{least} {quoted_name(name)} < 1e300' (where=)"
     if what.startswith("is not a number"):  # and no filter on this column can be decided
-        advice = "write plain numbers such as 7e9 or 2.31 (`moescale import csv` reads decimal commas), or leave such rows out by a filter on another column"
-    return ColumnError(f"{_cell(table, name, row)} {what}{more}", where=_at(table, row, name), next_step=advice)
+        advice = "write plain numbers such as 7e9 or 2.31 (`moescale import csv` reads decimal commas)"
+        advice += ", or leave such rows out by a filter on another column"
+    return _fault(table, name, int(rows[0]), f"{what}{more}", advice)
 
 
-def _cell(table: frames.Table, name: str, row: int) -> str:
+def _fault(table: frames.Table, name: str, row: int, what: str, advice: str) -> ColumnError:
     text = frames.written(table.columns[name][row - 1 : row].tolist()[0]).strip()
-    return repr(text if len(text) <= 60 else f"{text[:57]}...") if text else "an empty cell"
-
-
-def _at(table: frames.Table, row: int, column: str) -> str:
-    return f"{table.source}, data row {row}, column {column!r}"
-
-
-# What is said of rows, and which belong together.
+    cell = repr(text if len(text) <= 60 else f"{text[:57]}...") if text else "an empty cell"
+    return ColumnError(f"{cell} {what}", where=f"{table.source}, data row {row}, column {name!r}", next_step=advice)
 
 
 def rows_text(rows: Rows) -> str:
@@ -403,23 +370,19 @@ def _count(number: int, noun: str) -> str:
 
 def _unit_warnings(runs: RunTable) -> list[str]:
     """Warnings of columns of which no value is plausible in the unit that a run table has: the rows stay as they are."""
+    plain = "if the unit is millions or billions, write plain numbers (7e9)"
     found = [
-        f"column {name!r} reaches {values.max():g} at most: if the unit is millions or billions, write plain numbers (7e9); "
-        "otherwise every answer of the law is in that unit"
+        f"column {name!r} reaches {values.max():g} at most: {plain}; otherwise every answer of the law is in that unit"
         for name, values in ((runs.size_column, runs.n_params), (runs.tokens_column, runs.tokens))
         if values.max() < SMALLEST_PLAUSIBLE
     ]
     highest = float(runs.loss.max(where=~np.isnan(runs.loss), initial=-np.inf))
+    reaches = f"column {runs.loss_column!r} reaches {highest:g}"
     if 0.0 < highest < LOWEST_PLAUSIBLE_LOSS:
-        found.append(
-            f"column {runs.loss_column!r} reaches {highest:g} at most: if it is bits per byte, multiply by ln 2 and the bytes "
-            "per token; the law assumes nats per token"
-        )
+        advice = "if it is bits per byte, multiply by ln 2 and the bytes per token; the law assumes nats per token"
+        found.append(f"{reaches} at most: {advice}")
     if highest > HIGHEST_PLAUSIBLE_LOSS:
-        found.append(
-            f"column {runs.loss_column!r} reaches {highest:g}: if it is perplexity, take its natural logarithm; "
-            "the law assumes nats per token"
-        )
+        found.append(f"{reaches}: if it is perplexity, take its natural logarithm; the law assumes nats per token")
     return found
 
 
@@ -428,15 +391,18 @@ def _model_warnings(runs: RunTable) -> list[str]:
     found: list[str] = []
     for name, least in model_columns.LEAST.items():
         values = runs.columns.get(name)
-        if values is not None and values.dtype.kind == "f":  # one of another kind is not the one that is meant
-            wrong = runs.row_numbers[model_columns.unusable(values, name, runs.experts)]
-            if wrong.size:
-                what = f"{_count(wrong.size, 'cell')} of it {'is' if wrong.size == 1 else 'are'} not a number from {least:g}"
-                found.append(f"column {name!r} is not used: {what} ({rows_text(wrong)})")
+        if values is None or values.dtype.kind != "f":  # one of another kind is not the one that is meant
+            continue
+        wrong = runs.row_numbers[model_columns.unusable(values, name, runs.experts)]
+        if wrong.size:
+            what = (
+                f"{_count(wrong.size, 'cell')} of it {'is' if wrong.size == 1 else 'are'} not a number from {least:g}"
+            )
+            found.append(f"column {name!r} is not used: {what} ({rows_text(wrong)})")
     return found
 
 
-def _least_of_each(groups: Groups, values: NDArray[Any]) -> NDArray[np.intp]:
+def _least_of_each(groups: Groups, values: NDArray[Any]) -> Groups:
     """The row of the smallest value of each group, sorted; the first of several, NaN last."""
     order = np.lexsort((values, groups))
     return np.sort(order[np.unique(groups[order], return_index=True)[1]])

@@ -54,8 +54,7 @@ def effective_experts(ln_start: FloatArray, ln_max: FloatArray, experts: FloatAr
 
 def ln_effective(u: Any, ln_max: Any, x: Inputs, shift: float = 1.0) -> FloatArray:
     """ln Ehat at each point, (..., n), for search coordinates of shape (..., 1)."""
-    of_distinct = np.log(effective_experts(u * ln_max, ln_max, x.experts_distinct, shift))
-    return np.take(of_distinct, x.experts_index, axis=-1)
+    return np.log(effective_experts(u * ln_max, ln_max, x.experts, shift))
 
 
 def _parts(shape: Shape, x: Inputs) -> tuple[list[FloatArray], FloatArray]:

@@ -2,11 +2,8 @@
 
     ln L = sum_k w_k (ln L_k(N_k, D, E_k) + u_k)
 
-(N_k, E_k) is the model (N, E) as law k's family counts it; u_k turns the unit of its loss into that of the ensemble. A draw
-is a draw of one law, of each law as many as its weight says, so that what the laws disagree about is part of all intervals.
-
-Where the model itself is known, as in a table of runs, the further inputs `active_body` and `expansion` state it, and laws of
-other families are asked about it rather than about the family's model of that size.
+(N_k, E_k) is the model (N, E) as law k's family counts it, or what the inputs `active_body` and `expansion` state;
+u_k turns the unit of its loss into the ensemble's. A draw is a draw of one law, of each as many as its weight says.
 """
 
 from __future__ import annotations
@@ -20,8 +17,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.models.coordinates import body_elasticity, expansion, experts_at, in_family, model_of, same_variables
 from moescale.models.family import ModelFamily, elasticity, law_size
-from moescale.scaling_laws.covariates import known_to
-from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, stacked, with_experts
+from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, known_to, stacked
 from moescale.scaling_laws.law import ABOUT, Law, Member
 from moescale.typing import FloatArray
 
@@ -40,10 +36,9 @@ def combine(
     fit_range: Mapping[str, Ends] | None = None,
     **about: Any,
 ) -> Law:
-    """The weighted ensemble of laws as one law whose N and E are those of `family`; weights are scaled to sum to 1.
+    """The weighted ensemble of laws as one law whose N and E are those of `family`; `about` are further fields of Law.
 
-    `fit_range` is by default that of the members. `about` are further fields of Law.
-    Raises InputError for no members, weights that are not positive, and a family whose law counts all experts.
+    Weights are scaled to sum to 1; `fit_range` is by default that of the members.
     """
     if not members or any(member.weight <= 0.0 for member in members):
         what = "an ensemble needs laws with positive weights"
@@ -107,7 +102,7 @@ class _Part:
         e = experts_at(own, _stated(x, "expansion", expansion(self.family, x.experts)))
         if form.implied_inputs:
             extra = {**form.implied_inputs(e, own.top_k), **extra}
-        return with_experts(self.ln_size(x), x.ln_d, e, extra)
+        return Inputs(self.ln_size(x), x.ln_d, e, extra)
 
     def ln_size(self, x: Inputs) -> FloatArray:
         """ln N as the member's law counts it."""
@@ -214,19 +209,12 @@ class EnsembleForm(LawForm):
     def _sums(
         self, values: Callable[[_Part, FloatArray, Inputs], FloatArray], count: int, theta: FloatArray, x: Inputs
     ) -> FloatArray:
-        """sum_k w_k value_k, (count, ..., n), where a draw that gives a member no weight does not evaluate it."""
+        """sum_k w_k value_k, (count, ..., n), without members that have no weight."""
         shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
         out = np.zeros((count, *shape), theta.dtype)  # of complex steps too
         for part in self.members:
-            weight, own = theta[..., part.weight, None], theta[..., part.columns]
-            if weight.all() or (weight.any() and theta.ndim != 2):
-                out += weight * values(part, own, x)
-            elif weight.any():
-                rows = np.flatnonzero(weight)
-                # Values (..., k, n) of all draws are cut to those of these rows; values that all draws share stay.
-                wide = {n: v for n in ("ln_n", "ln_d") if (v := getattr(x, n)).ndim > 1 and v.shape[-2] == len(theta)}
-                some = replace(x, **{name: each[..., rows, :] for name, each in wide.items()})
-                out[..., rows, :] += weight[rows] * values(part, own[rows], some)
+            if (weight := theta[..., part.weight, None]).any():
+                out += weight * values(part, theta[..., part.columns], x)
         return out
 
 

@@ -4,43 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from moescale.typing import FloatArray, Real
+from moescale.errors import InputError, nearest_names
+from moescale.typing import BoolArray, FloatArray, Real
 
 # An amplitude of 1e-6 is as good as absent at any size; e^60 is beyond that of any term of a measurable loss.
 AMPLITUDE = (float(np.log(1e-6)), 60.0)
 EXPONENT = (0.0, 3.0)
+Value = TypeVar("Value")
 STEP = 1e-30  # of a complex step, whose error is its square
 MOST_TOGETHER = 12_000  # derivatives that are taken side by side: what more of them cost is arithmetic
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The variables of a law at n points: natural logarithms of size and tokens, and plain expert counts, shape (n,).
-
-    `experts_distinct` and `experts_index` factor the expert counts, of which there are few, so that a formula in E is
-    evaluated once for each distinct value. `extra` holds further variables by name, such as unique_tokens, (n,).
-    """
+    """The variables of a law at n points: ln of size and tokens, expert counts, further ones by name, (n,) each."""
 
     ln_n: FloatArray
     ln_d: FloatArray
     experts: FloatArray
-    experts_distinct: FloatArray
-    experts_index: np.typing.NDArray[np.intp]
     extra: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
 
     def rows(self, chosen: np.typing.NDArray[np.intp]) -> Inputs:
         """The inputs at the chosen points only."""
         extra = {name: values[chosen] for name, values in self.extra.items()}
-        return with_experts(self.ln_n[chosen], self.ln_d[chosen], self.experts[chosen], extra)
-
-
-def with_experts(ln_n: FloatArray, ln_d: FloatArray, experts: FloatArray, extra: Mapping[str, FloatArray]) -> Inputs:
-    """Inputs whose expert counts (n,) are factored here."""
-    return Inputs(ln_n, ln_d, experts, *np.unique(experts, return_inverse=True), extra)
+        return Inputs(self.ln_n[chosen], self.ln_d[chosen], self.experts[chosen], extra)
 
 
 def make_inputs(n_params: Real, tokens: Real, experts: Real, extra: Mapping[str, Real] | None = None) -> Inputs:
@@ -48,7 +39,7 @@ def make_inputs(n_params: Real, tokens: Real, experts: Real, extra: Mapping[str,
     further = dict(extra or {})
     given = (np.asarray(values, dtype=float) for values in (n_params, tokens, experts, *further.values()))
     n, d, e, *rest = (values.ravel() for values in np.broadcast_arrays(*given))
-    return with_experts(np.log(n), np.log(d), e, dict(zip(further, rest, strict=True)))
+    return Inputs(np.log(n), np.log(d), e, dict(zip(further, rest, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +53,10 @@ class Observed:
 
 # theta has shape (..., p) in search coordinates; answers add an axis of n points.
 LogLoss = Callable[[FloatArray, Inputs], FloatArray]
-Slopes = Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
 Shape = Sequence[Any]  # shape parameters, each (..., 1)
 Parts = Callable[[Shape, Inputs], tuple[Sequence[FloatArray | float], FloatArray | float]]
 Columns = Mapping[str, FloatArray]  # parameters by name, all of one shape
+Mapped = Callable[[Columns], FloatArray]
 Ends = tuple[float, float]
 Limits = Ends | Callable[[Observed], Ends]
 
@@ -79,9 +70,9 @@ def below_losses(observed: Observed) -> Ends:
 class Parameter:
     """One parameter of a law: its public name, and how a search moves it.
 
-    What moves is its logarithm where `log`, else itself, or else what `to_search` makes of the public parameters and
-    `to_public` turns back. It stays in `box`, by default AMPLITUDE or EXPONENT, and begins in `scan`; in a form with `parts`, a
-    parameter without `scan` is an amplitude, which the best fit to the others gives.
+    What moves is its logarithm where `log`, else itself, or what `to_search` makes of the public parameters and
+    `to_public` turns back. It stays in `box`, by default AMPLITUDE or EXPONENT, and begins in `scan`; an amplitude of
+    `parts` has none.
     """
 
     name: str
@@ -89,18 +80,18 @@ class Parameter:
     meaning: str
     scan: Limits | None = None
     box: Limits | None = None
-    to_search: Callable[[Columns], FloatArray] | None = None
-    to_public: Callable[[Columns], FloatArray] | None = None
+    to_search: Mapped | None = None
+    to_public: Mapped | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawForm:
     """A scaling law as a formula; coefficients live in `Law`.
 
-    A form that is linear in its amplitudes once its shape is fixed states `parts`: ln L = offset + ln sum_k exp(theta_k + ln
-    column_k). `parts` of the shape parameters, each (..., 1), and the inputs gives the columns, one array (..., n) or number an
-    amplitude but not all of them numbers, and the offset. Its complex steps give all derivatives: exact, and cheap since terms
-    in which a parameter has no part stay real. Another form states `ln_loss`, which must take complex numbers.
+    A form that is linear in its amplitudes states `parts`: ln L = offset + ln sum_k exp(theta_k + ln column_k). Of the
+    other parameters, each (..., 1), and the inputs they give ln columns, one array (..., n) or number an amplitude but
+    not all of them numbers, and the offset. Another form states `ln_loss`. Both must take complex numbers, whose steps
+    give all derivatives.
     """
 
     name: str
@@ -114,7 +105,6 @@ class LawForm:
     of_models: bool = False  # N is the active body and E the expansion of models.coordinates, whatever the family
     parts: Parts | None = None
     ln_loss: LogLoss | None = None
-    ln_slopes: Slopes | None = None  # of `ln_loss`, where a formula of its own takes less time than complex steps
     domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
     # Further variables by name, with their defaults (None: must be given).
     extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
@@ -149,18 +139,19 @@ class LawForm:
 
     def encode(self, public: FloatArray) -> FloatArray:
         """Search coordinates from public units, any leading shape (..., p)."""
-        given = self._named(public)
         with np.errstate(all="ignore"):
-            moved = (p.to_search(given) if p.to_search else _of(given, p, np.log) for p in self.parameters)
-            return stacked([*moved], -1)
+            return self._mapped(public, [p.to_search for p in self.parameters], np.log)
 
     def decode(self, theta: FloatArray) -> FloatArray:
         """Public units from search coordinates, any leading shape (..., p)."""
-        given = self._named(theta)
-        return stacked([p.to_public(given) if p.to_public else _of(given, p, np.exp) for p in self.parameters], -1)
+        return self._mapped(theta, [p.to_public for p in self.parameters], np.exp)
 
-    def _named(self, values: FloatArray) -> Columns:
-        return dict(zip(self.names, np.moveaxis(np.asarray(values, dtype=float), -1, 0), strict=True))
+    def _mapped(
+        self, values: FloatArray, own: Sequence[Mapped | None], usual: Callable[[FloatArray], FloatArray]
+    ) -> FloatArray:
+        given = dict(zip(self.names, np.moveaxis(np.asarray(values, dtype=float), -1, 0), strict=True))
+        plain = [usual(given[p.name]) if p.log else given[p.name] for p in self.parameters]
+        return stacked([values if of is None else of(given) for of, values in zip(own, plain, strict=True)], -1)
 
     def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """ln L at each point, shape (..., n)."""
@@ -184,12 +175,9 @@ class LawForm:
         return out
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-        """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
-        if not self.parts:
-            return self.ln_slopes(theta, x) if self.ln_slopes else complex_slopes(self.log_loss, theta, x)
-        shape, _, shares = self._terms(theta, x)
-        in_n = self._derivative(shares, shape, replace(x, ln_n=x.ln_n + 1j * STEP))
-        return in_n, self._derivative(shares, shape, replace(x, ln_d=x.ln_d + 1j * STEP))
+        """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n), by complex steps."""
+        in_n = self.log_loss(theta, replace(x, ln_n=x.ln_n + 1j * STEP)).imag / STEP
+        return in_n, self.log_loss(theta, replace(x, ln_d=x.ln_d + 1j * STEP)).imag / STEP
 
     def basis(self, shape: FloatArray, x: Inputs) -> FloatArray:
         """What the amplitudes multiply, offset included, (..., n, k), at shape parameters (..., s)."""
@@ -212,17 +200,9 @@ class LawForm:
         columns, offset = self.parts(shape, x)
         total = np.zeros(np.broadcast_shapes(shares.shape[1:], *map(np.shape, (*columns, offset))))
         for share, column in zip((*shares, 1.0), (*columns, offset), strict=True):
-            if _is_complex(column):
+            if isinstance(column, np.ndarray) and column.dtype.kind == "c":
                 total += share * column.imag
         return total / STEP
-
-
-def _of(given: Columns, parameter: Parameter, function: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    return function(given[parameter.name]) if parameter.log else given[parameter.name]
-
-
-def _is_complex(values: Any) -> bool:
-    return isinstance(values, np.ndarray) and values.dtype.kind == "c"
 
 
 def _apart(values: FloatArray) -> Shape:
@@ -233,12 +213,6 @@ def complex_jacobian(log_loss: LogLoss, theta: FloatArray, x: Inputs) -> FloatAr
     """Derivatives of ln L in search coordinates, (..., n, p), by a complex step in each."""
     steps = 1j * STEP * np.eye(theta.shape[-1])
     return np.stack([log_loss(theta + step, x).imag / STEP for step in steps], axis=-1)
-
-
-def complex_slopes(log_loss: LogLoss, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n), by a complex step."""
-    in_n = log_loss(theta, replace(x, ln_n=x.ln_n + 1j * STEP)).imag / STEP
-    return in_n, log_loss(theta, replace(x, ln_d=x.ln_d + 1j * STEP)).imag / STEP
 
 
 def stacked(arrays: Sequence[FloatArray | float], axis: int = 0) -> FloatArray:
@@ -264,3 +238,74 @@ def ln_add(a: Any, b: Any) -> FloatArray:
     less = b - a
     first = np.real(less) < 0.0
     return np.where(first, a, b) + np.log1p(np.exp(np.where(first, less, -less)))
+
+
+# Variables beyond size, tokens and experts.
+
+RANGES: dict[str, Callable[[FloatArray], BoolArray]] = {
+    "above 0": lambda values: values > 0.0,
+    "from 0": lambda values: values >= 0.0,
+    "from 0 and below 1": lambda values: (values >= 0.0) & (values < 1.0),
+    "from 1": lambda values: values >= 1.0,
+}
+
+
+class FurtherInput(NamedTuple):
+    """A named variable: what it is, and which of RANGES it lies in."""
+
+    meaning: str
+    range_text: str
+
+
+FURTHER_INPUTS = {
+    "unique_tokens": FurtherInput("tokens of distinct data; runs with more tokens repeat it", "above 0"),
+    "granularity": FurtherInput("d_ff over the width of one expert", "above 0"),
+    "sparsity": FurtherInput("share of weights or of experts that is not used, as the law says", "from 0 and below 1"),
+    "activated_experts": FurtherInput("experts that a token meets in a layer, shared ones included", "from 1"),
+    "shared_ratio": FurtherInput("shared experts over all that a token meets in a layer", "from 0 and below 1"),
+    "shared_ffn": FurtherInput("share of the FFN weights that a token meets which shared experts hold", "from 0"),
+    "active_body": FurtherInput("parameters without embeddings that one token meets", "above 0"),
+    "expansion": FurtherInput("FFN weights of all experts over those that one token meets", "from 1"),
+}
+
+
+def option(name: str) -> str:
+    """The command line's option for a further input."""
+    return f"--{name.replace('_', '-')}"
+
+
+def further_inputs(form: LawForm, given: Mapping[str, Real] | None, *, where: str | None = None) -> dict[str, Real]:
+    """Every further input of `form`: as given, else its default; each a number or an array in its range."""
+    values = dict(given or {})
+    for name in values:
+        if name not in form.extra_inputs:
+            what, nearest = f"{form.name} has no input {name!r}", nearest_names(name, form.extra_inputs)
+            known = f"further inputs of {form.name}: {', '.join(form.extra_inputs) or 'none'}"
+            advice = f"leave it out, or take a law that has it ({known})"
+            raise InputError(what, where=where, nearest=nearest, next_step=advice)
+    filled: dict[str, Real] = {}
+    for name, default in form.extra_inputs.items():
+        value = values.get(name, default)
+        if value is None:
+            what = f"{form.name} needs {name} ({FURTHER_INPUTS[name].meaning})"
+            advice = f"give {option(name)}, or a column {name!r} in a table of runs"
+            raise InputError(what, where=where, next_step=advice)
+        array, allowed = np.asarray(value, dtype=float), FURTHER_INPUTS[name].range_text
+        if (wrong := ~RANGES[allowed](array)).any():
+            what = f"{name} is {array[wrong].flat[0]:g}"
+            raise InputError(what, where=where, next_step=f"give a number {allowed}")
+        filled[name] = value
+    return filled
+
+
+def known_to(form: LawForm, given: Mapping[str, Value]) -> dict[str, Value]:
+    """Those of the given inputs that the form has: what one of several laws takes from a shared table or budget."""
+    return {name: value for name, value in given.items() if name in form.extra_inputs}
+
+
+def check_names(forms: Sequence[LawForm], given: Mapping[str, Real]) -> None:
+    """InputError for a given input that none of the forms has."""
+    for name in given:
+        if not any(name in form.extra_inputs for form in forms):
+            what = f"no input {name!r} in {', '.join(form.name for form in forms)}"
+            raise InputError(what, where=option(name), next_step="leave it out, or take a law that has it")

@@ -10,11 +10,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError
 from moescale.io.records import plain, record
 from moescale.models.family import ModelFamily
-from moescale.scaling_laws.covariates import further_inputs
-from moescale.scaling_laws.form import LawForm, make_inputs
+from moescale.scaling_laws.form import LawForm, further_inputs, make_inputs
 from moescale.typing import FloatArray, Real
 
 # The noise of a run, normal, as equally likely points: 39 quantiles, 5% and 95% among them, and two ends that make the variance 1.
@@ -33,9 +31,8 @@ INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops":
 class Law:
     """A form, its coefficients, the family its N and E belong to, the ranges it was fitted on, and its uncertainty.
 
-    `draws` (k, p) are further coefficient sets, in search coordinates, about as good as `theta`: a bootstrap's
-    replicates, or the family of solutions of an under-determined recovery. Empty where unknown. `run_noise` and `drift`
-    widen what is predicted of a run.
+    `draws` (k, p) are coefficients about as good as `theta`, in search coordinates: of a bootstrap, or solutions of an
+    under-determined recovery. `run_noise` and `drift` widen what is predicted of a run.
     """
 
     name: str
@@ -114,8 +111,8 @@ def loss(
 ) -> FloatArray:
     """Predicted loss in nats per token; arguments broadcast to one shape, which the answer has.
 
-    `extra` holds the form's further inputs (InputError for a missing, unknown or impossible one). `theta` (k, p) replaces
-    the law's coefficients, one answer for each set: the answer gains a leading axis of k.
+    `extra` holds the form's further inputs. `theta` (k, p) replaces the law's coefficients: the answer gains a leading
+    axis of k.
     """
     further = further_inputs(law.form, extra, where=law.name)
     use = law.theta if theta is None else theta
@@ -168,10 +165,10 @@ def efolds_beyond(ranges: Mapping[str, tuple[float, float]], n_params: Real, tok
 def predict_many(
     law: Law, n_params: Real, tokens: Real, experts: Real = 1.0, *, extra: Mapping[str, Real] | None = None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Predicted losses and the lower and upper end of the 90% interval of a run's loss; arguments broadcast to one shape.
+    """Predicted losses and both ends of the 90% interval of a run's loss, NaN where the law has none.
 
-    The interval is of the law's draws, each spread by `run_noise` and, times the e-folds beyond the fitted range, `drift`;
-    NaN where the law has none of these. `extra` as in `loss`.
+    The interval is of the law's draws, each spread by `run_noise` and, times the e-folds beyond the fitted range,
+    `drift`.
     """
     value = loss(law, n_params, tokens, experts, extra=extra)
     if not (len(law.draws) or law.run_noise or law.drift):
@@ -197,9 +194,6 @@ def predict(
     law: Law, n_params: float, tokens: float, experts: float = 1.0, *, extra: Mapping[str, float] | None = None
 ) -> Prediction:
     """Predicted loss of one model with its interval and its distance from the fitted range; `extra` as in `loss`."""
-    if any(np.ndim(number) for number in (n_params, tokens, experts)):
-        raise InputError("predict is of one model", where="n_params", next_step="use loss for arrays")
     value, low, high = (float(v) for v in predict_many(law, n_params, tokens, experts, extra=extra))
-    bounds = None if math.isnan(low) else (low, high)
-    further = further_inputs(law.form, extra)
-    return Prediction(value, bounds, extrapolation(law, n_params, tokens, experts, further))
+    beyond = extrapolation(law, n_params, tokens, experts, further_inputs(law.form, extra))
+    return Prediction(value, None if math.isnan(low) else (low, high), beyond)

@@ -15,12 +15,10 @@ which sources are normal (docs/evidence/pooled-law.md); a draw is a source that 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from moescale.scaling_laws.clark2022 import effective_experts
-from moescale.scaling_laws.form import STEP, Inputs, LawForm, Parameter
+from moescale.scaling_laws.form import Inputs, LawForm, Parameter
 from moescale.scaling_laws.muennighoff2023 import saturated
 from moescale.typing import FloatArray
 
@@ -67,82 +65,33 @@ def _named(theta: FloatArray) -> dict[str, FloatArray]:
     return {parameter.name: theta[..., j, None] for j, parameter in enumerate(PARAMETERS)}
 
 
-class _Gain(NamedTuple):
-    """What the multiplier of N is made of, (..., n)."""
-
-    share: FloatArray  # of ln of the expansion that a body of any number of tokens has; h without R
-    ln_x: FloatArray  # what it and the tokens leave of ln of the expansion: m without w_x
-    late: FloatArray  # R N/D / (1 + R N/D)
-    beyond: FloatArray  # what w_x adds
-
-
-def _gain(t: dict[str, FloatArray], x: Inputs) -> _Gain:
+def ln_multiplier(theta: FloatArray, x: Inputs) -> FloatArray:
+    """ln of the dense body that an MoE's body is worth, over it, (..., n): 0 where X = 1."""
+    t = _named(theta)
     start = 1.0 + 0.5 * np.exp(t["ln_E_start"])
     most = start + 300.0 * np.exp(t["ln_E_max"])
-    # Of each expansion once: there are few.
-    each, at = x.experts_distinct, x.experts_index
-    ln_x = np.log(effective_experts(np.log(start), np.log(most), each) / start)
-    beyond = t["w_x"] * _above(np.log(each) - t["ln_X_runs"])
+    ln_x = np.log(effective_experts(np.log(start), np.log(most), x.experts) / start)
+    beyond = t["w_x"] * _above(np.log(x.experts) - t["ln_X_runs"])
     grain = np.log(np.clip(x.extra["granularity"], 1.0 / MOST_GRANULAR, MOST_GRANULAR))
     h = _sigmoid(t["a"] + t["nu"] * (x.ln_n - LN_N) + t["g"] * grain + t["s"] * x.extra["shared_ffn"])
     late = 10.0 * np.exp(t["ln_R"]) * np.exp(x.ln_n - x.ln_d)  # draws often share N and D
-    return _Gain(h, h * ln_x[..., at] / (1.0 + late), late / (1.0 + late), beyond[..., at])
-
-
-def ln_multiplier(theta: FloatArray, x: Inputs) -> FloatArray:
-    """ln of the dense body that an MoE's body is worth, over it, (..., n): 0 where X = 1."""
-    gain = _gain(_named(theta), x)
-    return gain.ln_x + gain.beyond
-
-
-class _Terms(NamedTuple):
-    """What ln L is made of, (..., n): the terms of size and data, and N_0 and D_0 over the body and the tokens."""
-
-    size: FloatArray
-    data: FloatArray
-    power: FloatArray  # (1 - f) (size + data)^kappa
-    f: FloatArray
-    more_body: FloatArray
-    lost: FloatArray
-
-
-def _terms(t: dict[str, FloatArray], x: Inputs, gain: _Gain) -> _Terms:
-    ln_d, ln_body = _ln_tokens(t, x, x.ln_d), x.ln_n + gain.ln_x + gain.beyond
-    more = 1e7 * np.exp(t["ln_N_0"] - ln_body)
-    k, tau, f = np.exp(t["ln_kappa"]), _sigmoid(t["logit_tau"]), _sigmoid(t["logit_f"])
-    size = tau * np.exp(-np.exp(t["ln_alpha"]) / k * (ln_body + np.log1p(more) - LN_N))
-    lost = 1e8 * np.exp(t["ln_D_0"]) * np.exp(-ln_d)
-    data = (1.0 - tau) * np.exp(-np.exp(t["ln_beta"]) / k * (ln_d - LN_D - np.log1p(lost)))
-    return _Terms(size, data, (1.0 - f) * (size + data) ** k, f, more, lost)
-
-
-def _ln_tokens(t: dict[str, FloatArray], x: Inputs, ln_d: Any) -> FloatArray:
-    """ln of what tokens are worth: of repeated ones fewer."""
-    unique = x.extra["unique_tokens"]
-    return saturated(ln_d, np.log(unique), np.log(15.0) + t["ln_R_D"]) if np.isfinite(unique).any() else ln_d
+    return h * ln_x / (1.0 + late) + beyond
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
     t = _named(theta)
-    terms = _terms(t, x, _gain(t, x))
+    ln_d, unique = x.ln_d, x.extra["unique_tokens"]
+    if np.isfinite(unique).any():  # repeated tokens are worth fewer
+        ln_d = saturated(ln_d, np.log(unique), np.log(15.0) + t["ln_R_D"])
+    ln_body = x.ln_n + ln_multiplier(theta, x)
+    k, tau, f = np.exp(t["ln_kappa"]), _sigmoid(t["logit_tau"]), _sigmoid(t["logit_f"])
+    more = np.log1p(1e7 * np.exp(t["ln_N_0"] - ln_body))
+    size = tau * np.exp(-np.exp(t["ln_alpha"]) / k * (ln_body + more - LN_N))
+    lost = np.log1p(1e8 * np.exp(t["ln_D_0"]) * np.exp(-ln_d))
+    data = (1.0 - tau) * np.exp(-np.exp(t["ln_beta"]) / k * (ln_d - LN_D - lost))
     beyond = t["w_n"] * _above(x.ln_n - np.log(RUNS_N)) + t["w_d"] * _above(x.ln_d - np.log(RUNS_D))
-    return t["ln_u"] + np.log(terms.f + terms.power) + beyond
-
-
-def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D, (..., n) each; kappa cancels."""
-    t = _named(theta)
-    gain = _gain(t, x)
-    terms = _terms(t, x, gain)
-    each = terms.power / ((terms.f + terms.power) * (terms.size + terms.data))
-    in_body = -np.exp(t["ln_alpha"]) * each * terms.size / (1.0 + terms.more_body)
-    in_tokens = -np.exp(t["ln_beta"]) * each * terms.data * (1.0 + terms.lost / (1.0 + terms.lost))
-    in_tokens = in_tokens * (_ln_tokens(t, x, x.ln_d + 1j * STEP).imag / STEP)
-    late = gain.ln_x * gain.late
-    in_n = in_body * (1.0 + gain.ln_x * (1.0 - gain.share) * t["nu"] - late)
-    beyond_n, beyond_d = (above > np.log(end) for above, end in ((x.ln_n, RUNS_N), (x.ln_d, RUNS_D)))
-    return in_n + t["w_n"] * beyond_n, in_tokens + in_body * late + t["w_d"] * beyond_d
+    return t["ln_u"] + np.log(f + (1.0 - f) * (size + data) ** k) + beyond
 
 
 def _above(z: FloatArray) -> FloatArray:
@@ -158,7 +107,6 @@ FORM = LawForm(
     source="moescale (docs/evidence/pooled-law.md)",
     parameters=PARAMETERS,
     ln_loss=log_loss,
-    ln_slopes=slopes,
     uses_experts=True,
     of_models=True,
     of_sources=True,

@@ -1,7 +1,4 @@
-"""Laws that are a sum of power terms, L = sum_k a_k / (v^p w^q ..): all of their calculus follows from the terms.
-
-The published ones are rows of catalogue/power_laws.toml.
-"""
+"""Laws that are a sum of power terms, L = sum_k a_k / (v^p w^q ..); published ones: catalogue/power_laws.toml."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ VARIABLES: dict[str, Callable[[Inputs], FloatArray]] = {
 
 
 def power_law(*, parameters: tuple[Parameter, ...], terms: Mapping[str, Mapping[str, str]], **about: Any) -> LawForm:
-    """The form that is the sum of `terms`, each an amplitude over a product of powers; `about` are further fields of LawForm.
-
-    A term is the name of its amplitude, and the exponent's name of each variable in it, a name of VARIABLES.
-    """
+    """The form that is the sum of `terms`: by amplitude, the exponents of VARIABLES in it."""
     scanned = [parameter.name for parameter in parameters if parameter.scan]
     powers = [terms[parameter.name] for parameter in parameters if not parameter.scan]
     used = {name for of_term in powers for name in of_term}

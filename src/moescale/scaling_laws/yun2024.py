@@ -4,11 +4,8 @@
     1 / Ehat = 1 / (E - 1 + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max
 
 N is the dense-equivalent size, D the training tokens, E the experts of a layer; Ehat runs from E_start at E = 1 to E_max.
-The search moves ln E_max and the ratio ln E_start / ln E_max, so that 1 <= E_start < E_max is a box.
-
-As published, the interaction vanishes at N = 1 parameter, so d must bend the gain of the experts at every size in order to
-change it with size, and counting N in other units gives another law. `CENTRED` has d ln(N/N0) ln Ehat: N0, the size at
-which the interaction vanishes, frees it from the unit; with N0 = 1 the law is yun2024.
+As published, the interaction vanishes at N = 1 parameter, and counting N in other units gives another law. `CENTRED`
+has d ln(N/N0) ln Ehat: N0, the size at which the interaction vanishes, frees it from the unit.
 """
 
 from __future__ import annotations

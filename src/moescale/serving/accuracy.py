@@ -9,19 +9,17 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from moescale import catalogue
 from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import Record
+from moescale.latency import LatencySource
+from moescale.models.architecture import Architecture, some
+from moescale.serving.deployment import Deployment
 from moescale.typing import Real
-
-if TYPE_CHECKING:
-    from moescale.latency import LatencySource
-    from moescale.models.architecture import Architecture
-    from moescale.serving.deployment import Deployment
 
 QUANTILE = NormalDist().inv_cdf(0.95)  # of the normal distribution: 90% lie within so many standard deviations
 APART = "prefill and decode apart"
@@ -73,45 +71,33 @@ def calibrated_by_any(usd_per_mtok: float | None, latency_source: str) -> Calibr
 
 
 def limits_missed(
-    accuracy: Accuracy | None,
-    ttft_s: tuple[float | None, Real | None],
-    tpot_s: tuple[float | None, Real | None],
+    accuracy: Accuracy | None, ttft_s: tuple[float | None, Real | None], tpot_s: tuple[float | None, Real | None]
 ) -> dict[str, float]:
     """Which of TTFT and TPOT, each with its limit, miss it by the mean error of their kind, and the seconds as corrected."""
-    if accuracy is None:
-        return {}
-    rows = ("TTFT", *ttft_s, accuracy.ttft), ("TPOT", *tpot_s, accuracy.tpot)
-    return {
-        name: time_s / band.geometric_mean
-        for name, time_s, limit_s, band in rows
-        if time_s is not None and limit_s is not None and band is not None
-        if time_s / band.geometric_mean > float(np.asarray(limit_s)) * (1.0 + KEPT)
-    }
+    found: dict[str, float] = {}
+    for name, (time_s, limit_s) in (("TTFT", ttft_s), ("TPOT", tpot_s)):
+        band: Band | None = getattr(accuracy, name.lower(), None)
+        if time_s is not None and limit_s is not None and band is not None:
+            corrected_s = time_s / band.geometric_mean
+            if corrected_s > float(np.asarray(limit_s)) * (1.0 + KEPT):
+                found[name] = corrected_s
+    return found
 
 
 def kind_of(model: Architecture, weights: str, *, attention_dp: float = 1.0, apart: bool = False) -> str:
-    """What a served model is an example of, such as `dense fp8`, `attention-DP latent MoE nvfp4` or `gpt-oss mxfp4`.
-
-    `weights` is a number format by name; `apart`: prefill and decode run on servers of their own.
-    """
-
-    def has(name: str) -> bool:
-        return bool(np.any(np.asarray(getattr(model, name, 0.0)) > 0))
-
-    family = "MoE" if has("n_moe_layers") else "dense"
+    """What a served model is an example of, such as `dense fp8`, `attention-DP latent MoE nvfp4` or `gpt-oss mxfp4`."""
+    family = "MoE" if some(model.n_moe_layers) else "dense"
     if model.attention_sinks and model.expert_bias:
         family = "gpt-oss"
-    elif has("n_linear_layers"):
+    elif some(model.n_linear_layers):
         family = f"hybrid {family}"
-    elif has("kv_lora_rank"):
+    elif some(model.kv_lora_rank):
         family = f"latent {family}"
     return f"{'attention-DP ' if attention_dp > 1 else ''}{family} {weights}{', ' + APART if apart else ''}"
 
 
 def kind_of_served(model: Architecture, deployment: Deployment, *, apart: bool = False) -> str | None:
-    """The kind of a deployment, with `apart` of its decode workers; None where its weights have no name and no format has so
-    many bytes, or it holds several.
-    """
+    """The kind of a deployment, with `apart` of its decode workers; None where its weights are of no one known format."""
     d = deployment
     if np.size(d.weight_bytes_per_param) != 1:
         return None
@@ -137,17 +123,16 @@ def accuracy_of(
         return None
     found, engine = _held_out(), getattr(source, "backend", "")
     for words in (f"{kind} on {deployment.gpu.name}", f"{kind} with {engine}", kind):
-        bands = found.get(words, {})
-        if (main := bands.get("output_tok_s")) is not None:
-            times: dict[str, Any] = {name: Band(**_ratios(bands[name])) for name in ("tpot", "ttft") if name in bands}
+        if (main := found.get((words, "output_tok_s"))) is not None:
+            bands = {name: found.get((words, name)) for name in ("tpot", "ttft")}
+            times: dict[str, Any] = {name: Band(**_ratios(entry)) for name, entry in bands.items() if entry is not None}
             return Accuracy(kind=words, **_ratios(main), sets=main["sets"], gpus=tuple(main["gpus"]), **times)
     return None
 
 
 def accuracy_of_any() -> Accuracy:
     """What held-out measurements of all kinds gave together, for a kind that was not measured: every set of rows weighs the same."""
-    kinds = [found["output_tok_s"] for found in _held_out().values() if "output_tok_s" in found]
-    bands = [band for band in kinds if "gpu" not in band and "engine" not in band]
+    bands = [band for (words, metric), band in _held_out().items() if (words, metric) == (band["kind"], "output_tok_s")]
     sets = np.array([band["sets"] for band in bands], float)
     means, spreads = (np.log([band[name] for band in bands]) for name in ("geometric_mean", "spread"))
     mean = float(np.average(means, weights=sets))
@@ -163,15 +148,14 @@ def accuracy_of_any() -> Accuracy:
 
 
 def _ratios(entry: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a Band from an entry of the catalogue."""
     return {"n": entry["rows"], "geometric_mean": entry["geometric_mean"], "spread": entry["spread"]}
 
 
 @cache
-def _held_out() -> dict[str, dict[str, dict[str, Any]]]:
-    """The catalogue's entries by kind, alone and with what it is narrowed to (on a GPU, with an engine), then by metric."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+def _held_out() -> dict[tuple[str, str], dict[str, Any]]:
+    """The catalogue's entries by kind, alone and with what it is narrowed to (on a GPU, with an engine), and by metric."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for entry in catalogue.read("accuracy.toml").get("held_out", []):
         place = f" on {entry['gpu']}" if "gpu" in entry else f" with {entry['engine']}" if "engine" in entry else ""
-        found.setdefault(entry["kind"] + place, {})[entry["metric"]] = entry
+        found[entry["kind"] + place, entry["metric"]] = entry
     return found

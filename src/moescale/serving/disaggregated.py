@@ -7,10 +7,9 @@ prompt's pass gives the first. W_p prefill and W_d decode workers answer at most
 
     X = min(W_p q / A, W_d b v / ((n - 1) D))         requests a second, for (t_p W_p + t_d W_d) price / X dollars each
 
-Times are those of two engines, one of each kind, under Poisson arrivals at LOAD of that rate: TTFT is the prefill
-engine's and M. For a rate that is asked, arrivals have that rate, and each kind the fewest GPUs that keep it. Prompts never
-delay an output token, which is what the split is for. For plans, which price thousands of models, `apart` has as many
-workers of each kind as keep both busy: a request costs t_p A / q + t_d (n - 1) D / (b v) GPU seconds.
+Times are those of two engines, one of each kind, under Poisson arrivals at LOAD of that rate, or at the rate that is asked:
+TTFT is the prefill engine's and M. For plans, which price thousands of models, `apart` has as many workers of each kind as
+keep both busy: a request costs t_p A / q + t_d (n - 1) D / (b v) GPU seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import numpy.typing as npt
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.models.parameters import kv_bytes_per_request, kv_bytes_per_token, weight_bytes_per_gpu
+from moescale.models.parameters import kv_bytes_per_request
 from moescale.models.quantisation import with_usual_shares
 from moescale.roots import bracket
 from moescale.serving.deployment import Deployment, degrees
@@ -35,15 +34,15 @@ from moescale.serving.engine import simulate
 from moescale.serving.gpu_counts import layouts
 from moescale.serving.loads import MOST_REPLICAS, WARM_UP, dealt, fewest
 from moescale.serving.servers import Servers, shape_of
-from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Serving, largest_batches
+from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Serving, largest_batches, serving_of
 from moescale.serving.workload import Measured, Run, measured
 from moescale.typing import FloatArray
+from moescale.units import plural
 
 LOAD = 0.9  # of the rate that the workers answer at most, under which times are simulated
 MOST_WORKERS = 16  # of a kind, where their number is searched
 WORTH = 0.01  # more GPUs are taken for a saving of more than this
 TRIED = 8  # of the cheapest numbers of workers, until the limits hold
-STEPS = 20  # of the workers' rate, from which it is lowered by one until the limits hold where they do not keep a stated one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ class Disaggregated(Measured):
     throughput_tok_s: float  # output tokens a second at that rate
     usd_per_mtok: float  # dollars per million output tokens at that rate; at the highest, at the stated utilization
     percentile: float | None = None  # None: means
-    keeps_rate: bool | None = None  # within the limits; False: the answer is without the rate; None: none is asked
+    keeps_rate: bool | None = None  # within the limits, as every answer at a rate does; None: none is asked
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared as objects, by which runs are kept
@@ -126,9 +125,6 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
     reason, other = (np.asarray(kind.reason[-1]) for kind in (later, first))
     worst = np.select([reason != Reason.FEASIBLE, other != Reason.FEASIBLE], [reason, other], Reason.TOO_SLOW)
     moved_s = _transfer_s(model, d, np.minimum(p.gpus, q.gpus), p.gpus + q.gpus)
-    dollars = ("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok")
-    unserved = dict.fromkeys(dollars, math.inf) | {"gpus": float(degrees(d)[-1]), "attention_dp": 1.0}
-    unserved |= dict.fromkeys(("prefill_gpus", "batch", "throughput_tok_s"), 0.0)
     found = {
         "usd_per_mtok": (usd_p + usd_q) / d.output_tokens,
         "usd_per_input_mtok": usd_p / d.prompt_tokens,
@@ -138,19 +134,16 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
         "iteration_s": q.pass_s / d.tokens_a_pass,
         "tpot_s": q.pass_s / d.tokens_a_pass,
         "ttft_s": p.pass_s + moved_s,
-        "gpus": q.gpus,
-        "prefill_gpus": p.gpus,
+        "gpus": np.where(served, q.gpus, degrees(d)[-1]),
+        "prefill_gpus": np.where(served, p.gpus, 0.0),
         "batch": q.batch,
         "throughput_tok_s": d.output_tokens / q.request_s,
-        "weight_bytes_per_gpu": np.full((), math.nan),
-        "attention_dp": q.attention_dp,
+        "weight_bytes_per_gpu": math.nan,
+        "attention_dp": np.where(served, q.attention_dp, 1.0),
+        "limited_by": Limit.LATENCY if d.max_tpot_s is not None else Limit.MEMORY,
+        "infeasible": np.where(served, Reason.FEASIBLE, worst),
     }
-    found = {name: np.where(served, values, unserved.get(name, math.nan)) for name, values in found.items()}
-    found["weight_bytes"] = weight_bytes_per_gpu(model, d.weight_bytes_per_param)
-    found["kv_bytes_per_token"] = kv_bytes_per_token(model, d.kv_bytes_per_element)
-    found["limited_by"] = np.asarray(float(Limit.LATENCY if d.max_tpot_s is not None else Limit.MEMORY))
-    found["infeasible"] = np.where(served, Reason.FEASIBLE, worst)
-    return Serving(**{name: np.broadcast_to(values, shape) for name, values in found.items()})
+    return serving_of(model, d, served, shape, found)
 
 
 def disaggregated(
@@ -163,14 +156,13 @@ def disaggregated(
     requests_per_s: float | None = None,
     percentile: float | None = None,
     lengths: tuple[FloatArray, FloatArray] | None = None,
-    of_most: float = 1.0,
 ) -> Disaggregated:
     """The cheapest server with prefill and decode apart, within the latency limits of `deployment`.
 
     A worker has one of `degrees` GPUs, up to max_gpus. Counts that are not stated are searched, up to MOST_WORKERS of a
     kind; of those within WORTH of the cheapest the fewest GPUs. At a rate they are the fewest GPUs of each kind that keep it
-    within the limits, of means or of the percentile, decode first; lengths may be those of a trace. Where stated counts do
-    not keep it, the answer is the one without a rate, at the largest share `of_most` of the workers' rate that keeps the limits. Raises InfeasibleError where nothing is served, InputError for arrays.
+    within the limits, of means or of the percentile, decode first; lengths may be those of a trace. Raises InfeasibleError
+    where nothing is served or the rate is not kept, InputError for arrays.
     """
     d = deployment
     if shape_of(model, 1.0, d):
@@ -212,7 +204,7 @@ def disaggregated(
         return runs, moved_s, measured(ttft_s, later_s / tokens, ttft_s + later_s, percentile)
 
     def sized(rate: float, beside: tuple[_Workers, int], decodes: bool) -> list[tuple[_Workers, int]]:
-        """The fewest GPUs of a kind that serve a rate beside workers of the other; none where stated ones do not."""
+        """The fewest GPUs of a kind that serve a rate beside workers of the other."""
         kind, stated = (later, decode_gpus) if decodes else (first, prefill_gpus)
         limits = replace(d, max_ttft_s=None) if decodes else d
         found, refused = list[tuple[_Workers, int]](), None
@@ -231,42 +223,32 @@ def disaggregated(
                     found, below = [(worker, copies)], copies * gpus
                 except InfeasibleError as error:
                     refused = refused or error
-        if refused is not None and not found and prefill_gpus is None and decode_gpus is None:
-            raise refused.within("separate prefill and decode")
+        if not found:
+            pool = f"{plural(stated or 0, 'GPU')} to {'decode' if decodes else 'prefill'}"
+            few = InfeasibleError(f"{pool} cannot take {rate:g} requests a second", next_step="state more")
+            raise (refused or few).within("separate prefill and decode")
         return found
 
     prefills, decodes = numbers(first, prefill_gpus), numbers(later, decode_gpus)
+    if not (prefills and decodes):
+        known = sorted({int(worker.gpus) for worker in (*first, *later)})
+        what = f"{prefill_gpus} and {decode_gpus} GPUs are no whole numbers of workers"
+        step = f"multiples of what a worker takes: {', '.join(map(str, known))}"
+        raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
     if requests_per_s is not None:
         idle = first[0], 1 + int(100.0 * requests_per_s * first[0].request_s)
         decodes = sized(requests_per_s, idle, decodes=True)
-        prefills = decodes and sized(requests_per_s, decodes[0], decodes=False)
-        if not prefills:
-            for step in range(STEPS, 0, -1):
-                try:
-                    found = disaggregated(
-                        model, latency, d, prefill_gpus=prefill_gpus, decode_gpus=decode_gpus,
-                        percentile=percentile, lengths=lengths, of_most=step / STEPS,
-                    )  # fmt: skip
-                    return replace(found, keeps_rate=False)
-                except InfeasibleError:
-                    if step == 1:
-                        raise
+        prefills = sized(requests_per_s, decodes[0], decodes=False)
     pairs = [  # requests a second, GPUs, and the workers of each kind
         (float(min(w_p / p.request_s, w_d / q.request_s)), int(w_p * p.gpus + w_d * q.gpus), p, w_p, q, w_d)
         for p, w_p in prefills
         for q, w_d in decodes
     ]
-    if not pairs:
-        known = sorted({int(worker.gpus) for worker in (*first, *later)})
-        what = f"{prefill_gpus} and {decode_gpus} GPUs are no whole numbers of workers"
-        step = f"multiples of what a worker takes: {', '.join(map(str, known))}"
-        raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
     least = min(gpus / rate for rate, gpus, *_ in pairs)
     pairs.sort(key=lambda pair: (math.floor(math.log(pair[1] / pair[0] / least) / WORTH), pair[1], pair[1] / pair[0]))
     for highest, gpus, p, w_p, q, w_d in pairs[:TRIED]:
-        most, used = of_most * highest, float(np.asarray(d.utilization))
-        rate, used = (most, used) if requests_per_s is None else (requests_per_s, 1.0)
-        _, moved_s, times = answered(p, w_p, q, w_d, requests_per_s or LOAD * most)
+        rate, used = (highest, float(np.asarray(d.utilization))) if requests_per_s is None else (requests_per_s, 1.0)
+        _, moved_s, times = answered(p, w_p, q, w_d, requests_per_s or LOAD * highest)
         if d.keeps_limits(times["ttft_s"], times["tpot_s"]):
             usd_per_s, tokens_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0, rate * output
             return Disaggregated(

@@ -1,11 +1,9 @@
 """One serving engine, pass by pass: whatever load a server gets, the same scheduler and the same prices of passes answer.
 
-The deployment says how passes are filled, a `Load` when requests come: at once, at a rate, from clients that wait for their
-answers, or at stated times. Each pass first continues the running requests, then admits waiting ones in order of arrival
-until its tokens, `max_num_seqs` or the KV cache are used up (continuous batching). When the cache is full, the latest
-request is evicted and computed again later. A pass takes its kernels' time, from a table that is made once of a latency
-source, and what the host adds. Runs of passes without a prompt are taken in one step, so that time grows with requests, not
-with tokens.
+Each pass first continues the running requests, then admits waiting ones in order of arrival until its tokens,
+`max_num_seqs` or the KV cache are used up (continuous batching). When the cache is full, the latest request is evicted and
+computed again later. A pass takes its kernels' time, from a table that is made once of a latency source, and what the host
+adds. Runs of passes without a prompt are taken in one step, so that time grows with requests, not with tokens.
 
 A replica is one engine. Attention groups share it: each has its own room in memory and tokens of a pass, and the latency
 source prices the busiest. A pipeline of P stages is P engines that take turns, each with a P-th of memory and requests.
@@ -27,9 +25,8 @@ from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD, HostOverhead
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment, with_traffic
-from moescale.serving.reasons import REMEDIES, infeasible_reason
 from moescale.serving.servers import Servers, shape_of
-from moescale.serving.steady_state import Reason, serve
+from moescale.serving.steady_state import REMEDIES, Reason, infeasible_reason, serve
 from moescale.serving.traffic import summarise
 from moescale.serving.workload import IntArray, Load, Run, arrival_times_s, lengths_of
 from moescale.typing import BoolArray, FloatArray, Real
@@ -46,8 +43,8 @@ PASSES_AT_ONCE = 4096  # that are priced before the next arrival is looked at
 def simulate(model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int, load: Load) -> Run:
     """Serve every request of `load` with `model` on `gpus` GPUs a replica; deterministic by the load's seed.
 
-    Where the deployment has a host, `latency` should price kernels alone (`kernels_alone`). Raises InputError for impossible input, InfeasibleError where the model, or the longest request beside
-    it, does not fit, or where the latency source has no answer for a pass that is needed.
+    Where the deployment has a host, `latency` should price kernels alone (`kernels_alone`). Raises InfeasibleError where the
+    model, or the longest request beside it, does not fit, or the latency source has no answer for a pass that is needed.
     """
     if shape_of(model, gpus, deployment):
         what = "a load is answered for one model and one deployment, not for arrays"
@@ -76,20 +73,27 @@ def simulate(model: Architecture, latency: LatencySource, deployment: Deployment
     sent_s = mine.request_s + mine.token_s * prompt.astype(np.float64)
     first_s, last_s, busy, n_passes = _run(arrival_s, sent_s, scheduler, prices, d.host)
     whole, part = (load.n_requests, mine.n_requests) if load.clients is None else (load.clients, mine.clients or 1)
+    tokens, makespan_s = output.astype(np.float64), float(np.max(last_s))
+    output_tok_s = whole / part * float(np.sum(tokens)) / makespan_s
+    usd_per_s = replicas * gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0
     return Run(
         load=mine,
         engines=whole / part,
         parts=stages,
-        usd_per_s=replicas * gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0,
         arrival_s=arrival_s,
         first_s=first_s,
         last_s=last_s,
-        output_tokens=output.astype(np.float64),
+        output_tokens=tokens,
+        ttft_s=first_s - arrival_s,
+        tpot_s=np.where(tokens > 1.0, (last_s - first_s) / np.maximum(tokens - 1.0, 1.0), math.nan),
+        e2e_s=last_s - arrival_s,
+        makespan_s=makespan_s,
+        output_tok_s=output_tok_s,
+        usd_per_mtok=usd_per_s / output_tok_s * 1e6,
         n_passes=n_passes,
         n_preemptions=scheduler.n_preemptions,
         peak_running=scheduler.peak_running,
-        mean_running=busy / float(np.max(last_s)),
-        peak_kv_share=scheduler.peak_bytes / scheduler.available,
+        mean_running=busy / makespan_s,
     )
 
 
@@ -113,7 +117,7 @@ class _Prices:
             return replace(servers, deployment=replace(servers.deployment, **held))
 
         self.decode = at(self.contexts).pass_s(batches[:, np.newaxis])  # [batch, context]
-        prompts = chunks / float(servers.new_prompt_tokens)
+        prompts = chunks / float(servers.computed(servers.deployment.prompt_tokens))
         alone = at(self.middle).pass_s(None, prompts)
         self.prompts: list[float] = alone.tolist()
         self.mixed: list[list[float]] = []  # [batch, tokens], at the middle context
@@ -129,10 +133,7 @@ class _Prices:
         return np.interp(contexts, self.contexts, row)
 
     def mixed_s(self, batch: int, context: float, chunk: float) -> float:
-        """Seconds of a pass that decodes `batch` requests and computes `chunk` tokens of prompts.
-
-        The context acts through the cache reads of the decoding requests, which add to everything else.
-        """
+        """Seconds of a pass that decodes `batch` requests, whose cache reads add to all else, and computes `chunk` tokens."""
         j, right = _between(self.chunks, chunk)
 
         def at(row: list[float]) -> float:
@@ -164,8 +165,6 @@ def _grid(most: float) -> FloatArray:
 
 
 class _Pass(NamedTuple):
-    """What one pass computes."""
-
     chunk: IntArray  # tokens of prompts, of each running request
     decodes: BoolArray  # the running requests that decode
     batch: int  # how many these are
@@ -174,10 +173,7 @@ class _Pass(NamedTuple):
 
 
 class _Scheduler:
-    """Requests of an engine, by their place in the order of arrival, and which of them the next pass computes.
-
-    A request is admitted when its whole prompt fits beside what the cache holds now.
-    """
+    """Requests of an engine, by their place in the order of arrival, and which of them the next pass computes."""
 
     def __init__(self, prompt: IntArray, output: IntArray, servers: Servers, *, computed: bool = False) -> None:
         d = servers.deployment
@@ -208,7 +204,6 @@ class _Scheduler:
         self.looked = 0  # passes that decoded since the scheduler looked for new requests
         self.balance_passes = d.engine.balance_passes if groups > 1 else 0  # that prompts wait for other groups'
         self.n_preemptions = self.peak_running = 0
-        self.peak_bytes = 0.0
 
     def most_requests(self) -> float:
         """Requests that the cache holds at most, when they come."""
@@ -269,7 +264,7 @@ class _Scheduler:
         return chunk, decodes, used
 
     def _admit(self, left: int, used: float) -> list[int]:
-        """Let waiting requests run, within so many tokens and beside `used` bytes of cache; the prompt tokens of each."""
+        """Let waiting requests run, whose whole prompts fit beside `used` bytes, within so many tokens; the tokens of each."""
         chunks, admitted = list[int](), list[int]()
         while self.waiting and left > 0 and len(self.running) + len(admitted) < self.max_num_seqs:
             first = self.waiting[0]
@@ -313,7 +308,6 @@ class _Scheduler:
         running = self.running
         self.cached[running] += now.chunk + self.yielded * passes * now.decodes
         self.peak_running = max(self.peak_running, len(running))
-        self.peak_bytes = max(self.peak_bytes, self.bytes_of(running, self.cached[running]))
         self.waited += passes if self.waiting else 0
         # After a pass with prompts the scheduler looks at once.
         self.looked = self.engine.receive_interval if now.prefilled else self.looked + passes
@@ -321,18 +315,14 @@ class _Scheduler:
         given = running[now.decodes | prompted]
         self.left[given] -= passes
         done = given[self.left[given] <= 0]
-        if len(done):
-            self.running = running[self.left[running] > 0]
+        self.running = running[self.left[running] > 0]
         return given, done
 
 
 def _run(
     arrival_s: FloatArray, request_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: HostOverhead
 ) -> tuple[FloatArray, FloatArray, float, int]:
-    """First and last token of each request, running requests times seconds, and passes.
-
-    Writes when a client of a closed loop sends its next request into `arrival_s`.
-    """
+    """First and last token of each request, running requests times seconds, and passes; fills in a closed loop's `arrival_s`."""
     n = len(arrival_s)
     first_s, last_s = np.full(n, math.nan), np.full(n, math.nan)
     known = int(np.count_nonzero(np.isfinite(arrival_s)))  # requests whose clients have sent them
@@ -358,7 +348,7 @@ def _run(
             decoded = f"a pass that decodes {now.batch} requests of {now.context:.0f} tokens"
             what = f"the latency source has no answer for {decoded} and prefills {now.prefilled}"
             smaller = "a smaller max_num_seqs or max_num_batched_tokens may lie within its range"
-            raise InfeasibleError(what, where="load", next_step=f"{smaller}; the roofline answers for every shape")
+            raise InfeasibleError(what, next_step=f"{smaller}; the roofline answers for every shape")
         if passes > 1 and arrived < n and len(running) < scheduler.max_num_seqs:
             passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived] + request_s[arrived])) + 1)
         given, done = scheduler.finish(now, passes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,18 +15,18 @@ from moescale.models.architecture import Architecture, some
 from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
 from moescale.serving.deployment import Deployment, degrees
-from moescale.serving.loads import OpenLoop, closed_loop, open_loop, plateau_of
-from moescale.serving.reasons import REMEDIES, infeasible_reason
+from moescale.serving.loads import MOST_REPLICAS, OpenLoop, closed_loop, open_loop, plateau_of
 from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import (
     LIMITS,
+    REMEDIES,
     Limit,
     Reason,
     Serving,
     figures,
+    infeasible_reason,
     largest_batches,
     serve,
-    with_cheaper_batches,
 )
 from moescale.serving.workload import Answer
 from moescale.typing import FloatArray, Progress, Real
@@ -76,6 +75,7 @@ class Cost(Record):
         return self.gpus // (self.replicas or 1)
 
 
+HELD = ("weight_bytes", "weight_bytes_per_gpu", "kv_bytes_per_token")
 SERVED = (
     *("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok"),
     *("batch", "prefill_s", "decode_s", "iteration_s", "ttft_s", "tpot_s", "throughput_tok_s"),
@@ -85,9 +85,8 @@ SERVED = (
 def layouts(model: Architecture, deployment: Deployment, counts: tuple[int, ...]) -> tuple[FloatArray, Deployment]:
     """GPU counts of the replicas to look at, (k, 1, ..) before the common shape, and the deployment with the groups of each.
 
-    Attention groups and expert-parallel GPUs are as the deployment states them; where it searches groups, also each count that
-    tensor parallelism alone would hold the cache more than once on (latent attention on 2 GPUs or more, grouped queries on more
-    GPUs than they have key-value heads), with so many groups that it does not, and whole experts over all GPUs.
+    Where it searches groups, each count that tensor parallelism alone would hold the cache more than once on comes twice, also
+    with so many groups that it does not, and whole experts over all GPUs.
     """
     d, shape = deployment, (-1, *(1 for _ in shape_of(model, 1.0, deployment)))
     found = [(n, d.attention_dp, d.expert_parallel) for n in counts]
@@ -101,30 +100,22 @@ def layouts(model: Architecture, deployment: Deployment, counts: tuple[int, ...]
 
 def laid_out(deployment: Deployment, attention_dp: Real | None) -> Deployment:
     """The deployment with the groups of attention that a search chose; nothing more is searched then."""
-    d = replace(deployment, searches_groups=False)
     groups = np.asarray(1.0 if attention_dp is None else attention_dp, dtype=np.float64)
     if not deployment.searches_groups or np.all(groups <= 1.0):
-        return d
-    ways = np.where(groups > 1.0, math.inf, d.expert_parallel)
-    return replace(d, attention_dp=groups[()], expert_parallel=ways[()])
+        return replace(deployment, searches_groups=False)
+    ways = np.where(groups > 1.0, math.inf, deployment.expert_parallel)
+    return replace(deployment, searches_groups=False, attention_dp=groups[()], expert_parallel=ways[()])
 
 
 def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment, *, every: bool = False) -> Serving:
     """Serving figures at the GPU count among `degrees(deployment)` with the fewest dollars per token.
 
     Counts are compared at their largest batches; with `every`, for questions of a few entries, at the cheapest of a ladder
-    of batches, as `cost` does. Prices within TIED are the same, and go to fewer GPUs. Where no count serves a model, the entry is that of the largest, and
-    costs infinity.
+    of batches, as `cost` does. Where no count serves a model, the entry is that of the largest, and costs infinity.
     """
     model = with_usual_shares(model, deployment.weights)
     count, d = layouts(model, deployment, degrees(deployment))
-    servers = Servers(model, count, latency, d)
-    batches = largest_batches(servers, rivals=not every)
-    if d.batching == "cheapest":
-        usd = batches.usd_per_mtok(servers)
-        among = batches.served & (every | (usd <= np.min(usd, axis=0)))
-        batches = with_cheaper_batches(servers, batches, among, every=every)
-    served = figures(servers, batches)
+    served = figures(Servers(model, count, latency, d), every=every, rivals=not every)
     least = np.min(served.usd_per_mtok, axis=0)
     best = np.argmax(served.usd_per_mtok <= least * (1.0 + TIED), axis=0)  # the first, which has the fewest GPUs
     best = np.where(np.isinf(least), len(count) - 1, best)[np.newaxis]
@@ -139,9 +130,8 @@ def usd_at(
     groups: FloatArray,
     batch: FloatArray | None = None,
 ) -> FloatArray:
-    """Dollars per million output tokens of models (s, n) on `gpus` GPUs a replica, in so many groups of attention; infinite where one is not served.
-
-    With a `batch` at that one, whether it fits and keeps the limits or not.
+    """Dollars per million output tokens of models (s, n) on `gpus` GPUs a replica in so many groups of attention, infinite where
+    one is not served; at a `batch`, whether it fits and keeps the limits or not.
     """
     model = with_usual_shares(model, deployment.weights)
     servers = Servers(model, gpus, latency, laid_out(deployment, groups))
@@ -164,9 +154,9 @@ def cost(
 ) -> Cost:
     """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
 
-    With `clients` the cheapest for a closed loop of so many (of the `lengths` of a trace), among those within the latency
-    limits, by the means or the `percentile`, where any are; with `more_replicas` also the fewest copies of each count that keep the limits and fit into the
-    most GPUs, where one copy does not; `progress` is told of each count then. Raises InfeasibleError when no count serves the model, InputError for arrays.
+    With `clients` the cheapest for a closed loop of so many (of the `lengths` of a trace) within the latency limits, by means
+    or the `percentile`; with `more_replicas` also the fewest copies of each count that keep them, where one does not. Raises
+    InfeasibleError when no count serves the model, InputError for arrays.
     """
     if shape_of(model, 1.0, deployment):
         what = "a record describes one model and one deployment, but one of them holds arrays"
@@ -235,50 +225,46 @@ def cost_at_rate(
     for gpus, _, (one, d) in least:
         if best is not None and gpus >= best[1].gpus:
             break
-        answer = partial(
-            open_loop, model, latency, d, one.gpus_per_replica, requests_per_s,
-            percentile=percentile, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
-        )  # fmt: skip
         try:
-            if best is None:
-                best = replace(one, candidates=found.candidates), answer()
-            elif (most := (best[1].gpus - 1) // one.gpus_per_replica) > 0:
-                answer(replicas=(most, most))  # refused where so many are too few, which most are
-                best = replace(one, candidates=found.candidates), answer(replicas=(1, most))
+            opened = open_loop(
+                model, latency, d, one.gpus_per_replica, requests_per_s,
+                percentile=percentile, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+                most_replicas=MOST_REPLICAS if best is None else (best[1].gpus - 1) // one.gpus_per_replica,
+            )  # fmt: skip
+            best = replace(one, candidates=found.candidates), opened
         except InfeasibleError as error:
             refused = refused or error
     if best is None:
-        what = f"no GPU count serves {model.name or 'the model'}"
-        raise refused or InfeasibleError(
-            what, where=deployment.gpu.name, next_step="relax the limits, or take more GPUs"
-        )
+        what, step = f"no GPU count serves {model.name or 'the model'}", "relax the limits, or take more GPUs"
+        raise refused or InfeasibleError(what, where=deployment.gpu.name, next_step=step)
     return best
 
 
 def _order(one: Cost) -> tuple[bool, float, int]:
     """The cheapest first, of those within the limits; equal ones by GPUs."""
     loop = one.closed_loop
-    if loop is None:
-        return False, one.usd_per_mtok or 0.0, one.gpus
-    return not loop.meets_limits, loop.usd_per_mtok, one.gpus
+    return loop is not None and not loop.meets_limits, (loop or one).usd_per_mtok or 0.0, one.gpus
 
 
 def _record(model: Architecture, latency: LatencySource, d: Deployment, serving: Serving, i: int) -> Cost:
-    """The record of one GPU count; where it is not served, with the reason."""
     gpus, parameters = int(serving.gpus[i]), count_parameters(model)
     groups, stages, replicas = (int(np.asarray(n)) for n in (d.attention_dp, d.pipeline_parallel, d.replicas))
-    infeasible, served = infeasible_reason(serving, model, latency, d, (i,)), dict[str, Any]()
+    infeasible = infeasible_reason(serving, model, latency, d, (i,))
+    known = HELD if infeasible is not None else (*HELD, *SERVED)
+    figures: dict[str, Any] = {name: float(getattr(serving, name)[i]) for name in known}
+    limit = int(serving.limited_by[i])
     if infeasible is None:
-        served.update({name: float(getattr(serving, name)[i]) for name in SERVED})
-        served.update(limited_by=LIMITS[int(serving.limited_by[i])], latency_limit=_latency_limit(serving, d, i))
+        figures["limited_by"] = LIMITS[limit]
+    if infeasible is None and limit == Limit.LATENCY:  # the one that it comes closest to
+        limits = {"max_ttft": (serving.ttft_s[i], d.max_ttft_s), "max_tpot": (serving.tpot_s[i], d.max_tpot_s)}
+        taken = {name: float(time_s / most_s) for name, (time_s, most_s) in limits.items() if most_s is not None}
+        figures["latency_limit"] = max(taken, key=lambda name: (taken[name], name))
     return Cost(
+        **figures,
         gpus=gpus * replicas,
         n_params_total=float(parameters.total),
         n_params_active=float(parameters.active),
-        weight_bytes=float(serving.weight_bytes[i]),
-        weight_bytes_per_gpu=float(serving.weight_bytes_per_gpu[i]),
         reserve_bytes=float(d.reserved_bytes),
-        kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
         latency_source=latency.name,
         tensor_parallel=int(gpus / groups / stages) or 1,
         expert_parallel=int(d.expert_ways(gpus)),
@@ -286,14 +272,4 @@ def _record(model: Architecture, latency: LatencySource, d: Deployment, serving:
         pipeline_parallel=stages if stages > 1 else None,
         replicas=replicas,
         infeasible=infeasible,
-        **served,
     )
-
-
-def _latency_limit(serving: Serving, deployment: Deployment, index: int) -> str | None:
-    """The limit that an entry of `serve` comes closest to, where latency limits its batch."""
-    if int(serving.limited_by[index]) != Limit.LATENCY:
-        return None
-    ttft_s, tpot_s = serving.ttft_s[index], serving.tpot_s[index]
-    limits = (("max_ttft", ttft_s, deployment.max_ttft_s), ("max_tpot", tpot_s, deployment.max_tpot_s))
-    return max((float(taken / most), name) for name, taken, most in limits if most is not None)[1]

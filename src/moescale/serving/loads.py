@@ -46,23 +46,19 @@ def closed_loop(
         load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
     most_tpot_s = math.inf if d.max_tpot_s is None else float(np.asarray(d.max_tpot_s))
 
-    def answer_of(most_running: float) -> Answer:
-        return simulate(model, latency, replace(d, max_num_seqs=most_running), gpus, load).answer(percentile)
-
-    try:
-        if math.isfinite(most_tpot_s):
-            largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
-            most = max(math.floor(largest), 1)
-        found = answer_of(most)
-        for _ in range(SHRINKS):
-            if (found.tpot_s or 0.0) <= most_tpot_s or most <= 1:
-                break
-            fewer = min(most, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
-            most = max(math.floor(fewer), 1)
-            found = answer_of(most)
-    except InfeasibleError:
-        return None
-    return replace(found, meets_limits=d.keeps_limits(found.ttft_s, found.tpot_s))
+    if math.isfinite(most_tpot_s):
+        largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
+        most = max(math.floor(largest), 1)
+    shrinks = 0
+    while True:
+        try:
+            found = simulate(model, latency, replace(d, max_num_seqs=most), gpus, load).answer(percentile)
+        except InfeasibleError:
+            return None
+        if (found.tpot_s or 0.0) <= most_tpot_s or most <= 1 or shrinks == SHRINKS:
+            return replace(found, meets_limits=d.keeps_limits(found.ttft_s, found.tpot_s))
+        fewer = min(most, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
+        most, shrinks = max(math.floor(fewer), 1), shrinks + 1
 
 
 def dealt(batch: float, requests_per_s: float, copies: int, **more: Any) -> Load:
@@ -80,39 +76,33 @@ def fewest(
     Their number is doubled until the limits hold, and halved between. Raises InfeasibleError where none does.
     """
 
-    def tried(copies: int) -> tuple[bool, Run, dict[str, Any]]:
+    high = max(math.floor(requests_per_s / of_one) + 1 if of_one > 0 else 1, least)
+    low, found = high - 1, None  # low is too few
+    while found is None or high - low > 1:
+        copies = high if found is None else (low + high) // 2
         run, times = run_of(copies)
         # A server that keeps up ends as late as if each request had waited for its first token no longer than most do.
         last_s = float(np.max(run.last_s - run.ttft_s)) + float(np.median(run.ttft_s))
         keeps_up = run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= copies * of_one
-        return keeps_up and limits.keeps_limits(times["ttft_s"], times["tpot_s"]), run, times
-
-    high = max(math.floor(requests_per_s / of_one) + 1 if of_one > 0 else 1, least)
-    low, (holds, run, times) = high - 1, tried(high)  # low is too few
-    while not holds:
-        alone = requests_per_s / high * float(np.median(run.e2e_s)) < 0.01  # no request meets another
-        if alone or high >= most:
+        if keeps_up and limits.keeps_limits(times["ttft_s"], times["tpot_s"]):
+            high, found = copies, (run, times)
+            continue
+        alone = requests_per_s / copies * float(np.median(run.e2e_s)) < 0.01  # no request meets another
+        if found is None and (alone or copies >= most):
             kind = "mean" if percentile is None else f"{percentile:g}th percentile"
             takes = f"{times['ttft_s']:.3g} s to a first token and {times['tpot_s'] or 0.0:.3g} s a token ({kind})"
-            server = "an idle server already needs" if alone else f"each of {high} servers still needs"
+            server = "an idle server already needs" if alone else f"each of {copies} servers still needs"
             what, where = f"{server} {takes}", f"{gpus} x {limits.gpu.name}"
             raise InfeasibleError(what, where=where, next_step="relax the limits, or take more GPUs")
-        low, high = high, min(2 * high, most)
-        holds, run, times = tried(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = tried(middle)
-        low, high, run, times = (low, middle, *found[1:]) if found[0] else (middle, high, run, times)
-    return high, run, times
+        low, high = copies, min(2 * copies, most) if found is None else high
+    return high, *found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop(Measured):
     """The fewest replicas that answer a rate in time; times are means, or the percentile.
 
-    `utilization` = requests_per_s / (replicas x the plateau of one), the plateau being b / (n iteration) requests a second
-    at the largest batch b that memory and max_num_seqs allow, latency limits left out. It is a share of throughput, not of
-    time: at half of it the server may still run passes without a gap, of smaller batches.
+    `utilization` = requests_per_s / (replicas x the plateau of one, `plateau_of`), a share of throughput, not of time.
     """
 
     requests_per_s: float
@@ -142,13 +132,12 @@ def open_loop(
     percentile: float | None = None,
     prompt_tokens: FloatArray | None = None,
     output_tokens: FloatArray | None = None,
-    replicas: tuple[int, int] = (1, MOST_REPLICAS),
+    most_replicas: int = MOST_REPLICAS,
 ) -> OpenLoop:
-    """The fewest replicas of `gpus` GPUs, from the least to the most, that serve `requests_per_s` within the limits of `deployment`.
+    """The fewest replicas of `gpus` GPUs that serve `requests_per_s` (Poisson, dealt in turn) within the deployment's limits.
 
-    A load balancer deals Poisson arrivals to replicas in turn. The plateau of `serve` says from how many on a replica can
-    keep up at all, and `fewest` searches from there. Lengths may be those of a trace, from which requests are drawn in turn. Deterministic. Raises InputError for an impossible rate or percentile,
-    InfeasibleError where no number of replicas is fast enough.
+    Lengths may be those of a trace, from which requests are drawn in turn. Deterministic. Raises InputError for an impossible
+    rate or percentile, InfeasibleError where no number of replicas is fast enough.
     """
     if not 0.0 < requests_per_s < math.inf:
         raise InputError(f"must be positive and finite, not {requests_per_s:g}", where="requests_per_s")
@@ -162,7 +151,7 @@ def open_loop(
         run = simulate(model, latency, d, gpus, dealt(batch, requests_per_s, n, **lengths))
         return run, run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
 
-    n, run, times = fewest(run_of, deployment, gpus, requests_per_s, plateau, percentile, *replicas)
+    n, run, times = fewest(run_of, deployment, gpus, requests_per_s, plateau, percentile, most=most_replicas)
     usd_per_hour = n * gpus * float(np.asarray(d.usd_per_gpu_hour))
     tokens_per_s = requests_per_s * float(np.mean(run.output_tokens))
     return OpenLoop(

@@ -1,42 +1,28 @@
-"""Memory, passes and times of a server with so many requests in service (the paper's appendix B).
+"""Memory, passes and times of a server with so many requests in service (docs/reference/mathematics.md).
 
-Legend: g GPUs of one replica, p prompt and n output tokens a request, b requests in service. Memory of one GPU times
-memory_fraction holds its share of the weights, the reserve and its share of the KV cache, so b = free bytes / KV bytes
-of a request of p + n/2 tokens, its time average. One iteration decodes b tokens in D = decode(b) and starts x = b/n
-prompts; a prompt is processed in one pass, so that below x = 1 a share x of the iterations has one. y = min(x, 1).
+Legend: g GPUs of one replica, p prompt and n output tokens a request, b requests in service: free bytes / KV bytes of a
+request of p + n/2 tokens. One iteration decodes b tokens in D = decode(b) and starts x = b/n prompts; y = min(x, 1).
 
     separate (the paper's): prompts have passes of A = prefill(max(x, 1)), so that the weights are read twice
-        I = D + y A                     seconds of an iteration; b/I output tokens a second, X = b/(n I) requests a second
-        TPOT = D + A min(b - 1, n - 1)/n                       TTFT = W + A        b = X (A + n TPOT)
+        I = D + y A                     seconds of an iteration; b/I output tokens a second, b/(n I) requests a second
+        TPOT = D + A min(b - 1, n - 1)/n                       TTFT = W + A
     chunked: prompts ride in passes that decode, which take D + A, A = min(mixed(b, max(x, 1)) - D, prefill(max(x, 1)))
-        I = D + y A
-        TPOT = D + A min(b - 1, n - 1)/(n - 1)                 TTFT = W + D + A    b = X (D + A + (n - 1) TPOT)
+        TPOT = D + A min(b - 1, n - 1)/(n - 1)                 TTFT = W + D + A
 
-TPOT, the mean time between a request's output tokens as its client measures it, holds the prompts of the b - 1 others
-and not its own: D for a batch of one. TTFT is the pass of its own prompt and W, the mean rest of the pass under way when
-it comes, which is E[S^2] / 2 E[S] of passes of S seconds, and E[S] more where an asynchronous host has filled the next
-one: none for a batch of one. In a closed loop requests start evenly spaced, so that no further prompt waits before it;
-those in service are b = X times a request's time in service (Little's law), and with the waiting ones c = b + X W =
-X (TTFT + n TPOT), where the paper charges n decodes beside the prompt's pass and chunked prefill n - 1. A client that
-holds more requests in flight than b waits for a place: its TTFT is c/X - n TPOT, and nothing else changes.
-
-`host` adds what a server's CPU does for each pass; the paper's formula, and the default, counts none. What speeds a server
-up changes the letters, not the formulas: with drafted tokens n is the passes of a request, n / (1 + accepted), and seconds
-per token are those of a pass over 1 + accepted; of a prompt p (1 - prefix_hit) tokens are computed, and the hits stored
-once; in passes of T tokens a prompt takes c, A is what all c add, and b is at most what fills such passes, n T / (p + n).
-
-With `attention_dp` N, N groups of g/N GPUs hold attention and serve b/N requests each, whose cache lies on their own GPUs;
-the layers of experts keep them in step, so that the busiest one sets the pace. With `pipeline_parallel` P, a pass of b/P
-requests through P stages of g/P GPUs takes its layers' time and P messages; P such passes are under way at once.
+W is the mean rest of the pass under way when a request comes, E[S^2] / 2 E[S] of passes of S seconds, and E[S] more where an
+asynchronous host has filled the next one: none for a batch of one. With drafted tokens n is the passes of a request,
+n / (1 + accepted); of a prompt p (1 - prefix_hit) tokens are computed; in passes of T tokens a prompt takes c, and A is
+what all c add. With `attention_dp` N, N groups of g/N GPUs hold attention and serve b/N requests each; the layers of experts
+keep them in step, so that the busiest one sets the pace. With `pipeline_parallel` P, a pass of b/P requests through P stages
+of g/P GPUs takes its layers' time and P messages; P such passes are under way at once.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -87,7 +73,15 @@ class Servers:
         count = self.count
         if not np.all((count >= 1) & (count <= MOST_GPUS) & (count == np.floor(count))):
             raise InputError(f"GPU counts must be whole numbers from 1 to {MOST_GPUS}, not {count}", where="gpus")
-        _check_source(self.latency, self.deployment)
+        theirs, where, d = getattr(self.latency, "gpu", None), self.latency.name, self.deployment
+        if isinstance(theirs, Gpu) and theirs.name != d.gpu.name:
+            what = f"the latencies are those of {theirs.name}, the deployment is on {d.gpu.name}"
+            raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
+        for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
+            stated, wanted = getattr(self.latency, name, None), np.asarray(getattr(d, name), dtype=np.float64)
+            if stated is not None and np.any(wanted != stated):
+                what = f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}"
+                raise InputError(what, where=where, next_step=f"make the latency source with {name}={wanted.flat[0]:g}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -138,83 +132,59 @@ class Servers:
         return kv_bytes_per_request(stage, tokens, self.deployment.kv_bytes_per_element, self.group_gpus)
 
     def held(self, free: FloatArray) -> FloatArray:
-        """Requests, a time average, that so many bytes of each GPU hold; what the prefix cache hits is held once for all.
-
-        Each attention group holds requests, and such a prefix, of its own.
-        """
+        """Requests, a time average, that so many bytes of each GPU hold; each attention group has one copy of a cached prefix."""
         d = self.deployment
         each = self.kv_bytes(np.add(d.prompt_tokens, d.output_tokens) if d.engine.reserves else d.held_tokens)
-        if not np.any(np.asarray(d.prefix_hit) > 0.0):
-            return free / each * d.attention_dp
-        shared = self.kv_bytes(d.prompt_tokens * np.asarray(d.prefix_hit))
+        hit = np.asarray(d.prefix_hit)
+        shared = self.kv_bytes(d.prompt_tokens * hit) if np.any(hit > 0.0) else 0.0
         return (free - shared) / np.maximum(each - shared, TINY) * d.attention_dp
 
-    @property
-    def new_prompt_tokens(self) -> FloatArray:
-        """Tokens of a prompt that are computed: what the cache does not hold, the last one at least."""
-        d = self.deployment
-        return np.maximum(np.asarray(d.prompt_tokens, dtype=np.float64) * (1.0 - np.asarray(d.prefix_hit)), 1.0)
-
     def pass_s(self, batch: FloatArray | None = None, prompts: FloatArray | None = None) -> FloatArray:
-        """Seconds of a pass that decodes `batch` requests, processes so many prompts, or a part of one, or does both.
-
-        Requests are those of one part of a pipeline's, and the drafting for them is included; prompts are a mean over
-        their lengths.
-        """
+        """Seconds of a pass that decodes `batch` requests of a pipeline's part, computes so many prompts (or a part), or both."""
         return self._passes_s((batch, prompts))[0]
 
     def _passes_s(self, *asked: tuple[FloatArray | None, FloatArray | None]) -> list[FloatArray]:
-        """Seconds of several such passes, which are one question to the latency source."""
+        """Seconds of several such passes, one question to the latency source; prompts are a mean over their lengths."""
         d, verified = self.deployment, 1.0 + self.deployment.drafted_tokens
         none = Pass(self.of_stage, d.expert_ways(self.count), attention_dp=d.attention_dp)
         decoding = replace(none, context_tokens=d.held_tokens, query_tokens=verified)
-        lengths, passes = list(self._lengths()), list[Pass]()
+        parts: list[list[tuple[Pass, float, Real, Real]]] = []  # of a question: pass, share, tokens, least seconds
         for batch, prompts in asked:
-            one = none if batch is None else replace(decoding, batch=batch)
+            one, decoded = (none, 0.0) if batch is None else (replace(decoding, batch=batch), batch * verified)
             if prompts is None:
-                passes.append(one)
+                parts.append([(one, 1.0, decoded, 0.0)])
                 continue
-            whole, part = prompts, 1.0
-            if batch is None and np.any(prompts < 1.0):
-                whole, part = np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
-            passes += [
-                replace(one, prompts=whole, prompt_tokens=at * part, prefix_tokens=hit) for at, _, hit in lengths
-            ]
-        kernels_s = iter(seconds_of(self.latency, self.model, passes))
+            parts.append([])
+            whole, part = (np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)) if batch is None else (prompts, 1.0)
+            for at, share in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
+                new = self.computed(at)
+                tokens = decoded + prompts * new
+                asked_for = replace(one, prompts=whole, prompt_tokens=new * part, prefix_tokens=at - new)
+                # Kernels of prompts are launched one by one, which the busiest attention group waits for.
+                of_group = np.maximum(tokens / d.attention_dp, np.minimum(tokens, new))
+                parts[-1].append((asked_for, share, tokens, d.engine.floor_s(self.model, of_group)))
+        kernels_s = iter(seconds_of(self.latency, self.model, [each[0] for of_one in parts for each in of_one]))
         found: list[FloatArray] = []
-        for batch, prompts in asked:
-            decodes: Real = 0.0 if batch is None else batch
-            decoded = decodes * verified
-            if prompts is None:
-                total_s = self._hosted_s(self._staged_s(next(kernels_s), decoded), decodes)
-            else:  # the kernels of prompts are launched one by one, which the busiest attention group waits for
-                total_s = np.asarray(0.0)
-                for at, share, _ in lengths:
-                    tokens = decoded + prompts * at
-                    of_group = np.maximum(tokens / d.attention_dp, np.minimum(tokens, at))
-                    launched_s = d.engine.floor_s(self.model, of_group)
-                    launched_s = np.maximum(self._staged_s(next(kernels_s), tokens), launched_s)
-                    sequences = prompts if batch is None else batch
-                    total_s = total_s + share * self._hosted_s(launched_s, sequences, float(batch is None))
-            found.append(total_s if batch is None else total_s + self._drafting_s(replace(decoding, batch=batch)))
+        for (batch, prompts), of_one in zip(asked, parts, strict=True):
+            # Each attention group has a scheduler of its own.
+            sequences, least = (cast("FloatArray", prompts), 1.0) if batch is None else (batch, 0.0)
+            scheduled, total_s = np.maximum(sequences / d.attention_dp, least), np.asarray(0.0)
+            for _, share, tokens, least_s in of_one:
+                launched_s = np.maximum(self._staged_s(next(kernels_s), tokens), least_s)
+                total_s = total_s + share * d.host.pass_s(launched_s, scheduled)
+            if batch is not None and np.any(d.drafted_tokens > 0.0):
+                total_s = total_s + self._drafting_s(replace(decoding, batch=batch))
+            found.append(total_s)
         return found
 
-    def _lengths(self) -> Iterator[tuple[Real, float, Real]]:
-        """Tokens to compute, share of the prompts, and tokens that the cache holds, by length of prompts."""
-        d, hit = self.deployment, np.asarray(self.deployment.prefix_hit)
-        for at, share in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
-            new = np.maximum(at * (1.0 - hit), np.minimum(at, 1.0)) if np.any(hit > 0.0) else at
-            yield new, share, at - new
+    def computed(self, prompt_tokens: Real) -> FloatArray:
+        """Tokens of such a prompt that are computed: what the cache does not hold, the last one at least."""
+        missed = 1.0 - np.asarray(self.deployment.prefix_hit)
+        return np.maximum(prompt_tokens * missed, np.minimum(prompt_tokens, 1.0))
 
-    def _hosted_s(self, kernels_s: FloatArray, sequences: Real, least: float = 0.0) -> FloatArray:
-        """Seconds of passes with what the host adds for the sequences of one attention group: each has a scheduler of its own."""
-        return self.deployment.host.pass_s(kernels_s, np.maximum(sequences / self.deployment.attention_dp, least))
-
-    def _drafting_s(self, decoding: Pass) -> FloatArray | float:
-        """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it; 0 without any."""
+    def _drafting_s(self, decoding: Pass) -> FloatArray:
+        """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it."""
         drafted, model = self.deployment.drafted_tokens, self.model
-        if not np.any(np.asarray(drafted) > 0.0):
-            return 0.0
         part = {name: np.minimum(getattr(model, name), 1.0) for name in ("n_layers", "n_moe_layers", "n_window_layers")}
         one = replace(decoding, query_tokens=1.0)
         return drafted * seconds_of(kernels_alone(self.latency), replace(model, **part), [one])[0]
@@ -240,33 +210,29 @@ class Servers:
         decoded = batch / d.attention_dp * (1.0 + d.drafted_tokens)
         room = np.maximum(d.max_num_batched_tokens - decoded, 1.0)
         prompts = np.maximum(prompts / d.attention_dp, np.minimum(prompts, 1.0))
-        return np.maximum(np.ceil(prompts * self.new_prompt_tokens / room), 1.0)
+        return np.maximum(np.ceil(prompts * self.computed(d.prompt_tokens) / room), 1.0)
 
     def times(self, batch: FloatArray) -> Times:
         """The times of an iteration and of a request with `batch` requests in service.
 
-        Of P pipeline stages each works on another part of the batch, b / P: a pass of such a part through all stages gives a
-        token to every request of the batch, and a part sees the prompts of its own requests.
+        Each of P pipeline stages works on another part of the batch, b / P, which sees the prompts of its own requests.
         """
         d, yielded = self.deployment, self.deployment.tokens_a_pass  # tokens of a request, a pass
         batch = batch / d.pipeline_parallel
         n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
         starting = batch / n  # prompts an iteration
-        whole, share, held_s = np.maximum(starting, 1.0), np.minimum(starting, 1.0), 0.0  # a prompt has one pass
         waits = max(d.engine.batch_wait_passes, d.engine.receive_interval - 1)  # passes that prompts are held back
         balanced = np.where(np.asarray(d.attention_dp) > 1, d.engine.balance_passes, 0)
-        held = waits > 0 or bool(np.any(balanced > 0))
-        if held:  # as many as come meanwhile share a pass, up to one a group
-            together = np.minimum(d.attention_dp, balanced * starting)
-            whole = np.maximum(whole, np.maximum(together, waits * starting))
-            share = starting / whole
-        chunked, chunks = d.scheduling == "chunked", 1.0
-        if chunked:
-            chunks = self._chunks(batch, whole)
+        # A prompt has one pass, which those that come while it is held back share, up to one a group.
+        together = np.maximum(np.minimum(d.attention_dp, balanced * starting), waits * starting)
+        whole = np.maximum(np.maximum(starting, 1.0), together)
+        share = starting / whole
+        chunked = d.scheduling == "chunked"
+        chunks = self._chunks(batch, whole) if chunked else 1.0
         both = ((batch, whole / chunks),) if chunked else ()
         decode_s, alone_s, *mixed_s = self._passes_s((batch, None), (None, whole), *both)
-        others = np.minimum(batch, n) - 1.0
-        if held:
+        others, held_s = np.minimum(batch, n) - 1.0, 0.0
+        if waits > 0 or np.any(balanced > 0):
             others = np.maximum(batch / whole - 1.0, 0.0)
             first_s = (max(d.engine.batch_wait_passes, waits / 2.0) * np.minimum(batch - 1.0, 1.0)) * decode_s
             held_s = np.where(whole > np.maximum(starting, 1.0), 0.5 * decode_s / share, first_s)
@@ -298,16 +264,3 @@ def shape_of(model: Architecture, count: Real, deployment: Deployment) -> tuple[
     """The shape that models, GPU counts and a deployment broadcast to."""
     numbers = (getattr(deployment, name) for name in ARRAY_FIELDS)
     return common_shape(model, count, *(number for number in numbers if number is not None))
-
-
-def _check_source(latency: LatencySource, deployment: Deployment) -> None:
-    """Refuse a source that says what it stands for, where that is not what is deployed."""
-    theirs, where = getattr(latency, "gpu", None), latency.name
-    if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
-        what = f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}"
-        raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
-    for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
-        stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
-        if stated is not None and np.any(wanted != stated):
-            what = f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}"
-            raise InputError(what, where=where, next_step=f"make the latency source with {name}={wanted.flat[0]:g}")

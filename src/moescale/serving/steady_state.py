@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -20,10 +21,9 @@ from moescale.roots import last_within
 from moescale.serving.deployment import Deployment
 from moescale.serving.servers import Servers, Times
 from moescale.typing import BoolArray, FloatArray, Real
+from moescale.units import plural
 
-MOST_TOGETHER = 64  # entries: what one search for their batches takes hardly depends on their number
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
-MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 193  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
@@ -54,6 +54,15 @@ REASONS = (
     "attention groups (--attention-dp) need a model with experts, and a number that divides the GPU count",
     "the pipeline stages exceed the layers, or do not divide the GPU count",
 )
+MORE_ROOM = "allow more GPUs, take a GPU with more memory, fewer bytes a weight, or shorter requests"
+REMEDIES = dict.fromkeys(Reason, MORE_ROOM) | {
+    Reason.HEADS: "use a GPU count that it names",
+    Reason.NO_LATENCY: "take the roofline (--latency roofline), or a smaller batch",
+    Reason.EXPERT_PARALLEL: "state expert-parallel GPUs that divide the GPUs, or none",
+    Reason.ATTENTION_DP: "state a number of groups that divides the GPUs of a stage, or none",
+    Reason.PIPELINE: "state a number of stages that divides the GPUs, or none",
+    Reason.TOO_SLOW: "relax the limit, shorten the prompts, or take a faster GPU or fewer bytes a weight",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,13 @@ class Serving:
     prefill_gpus: FloatArray  # of a prefill worker, 0 where the same GPUs do both
 
 
+UNSERVED = {
+    **dict.fromkeys(Times._fields, math.nan),
+    **dict.fromkeys(("batch", "throughput_tok_s"), 0.0),
+    **dict.fromkeys(("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok"), math.inf),
+}
+
+
 def serve(
     model: Architecture, gpus: Real, latency: LatencySource, deployment: Deployment, *, every: bool = False
 ) -> Serving:
@@ -89,11 +105,7 @@ def serve(
     served costs infinity and carries its Reason. Raises InputError for impossible GPU counts, and for a latency source of
     another GPU or number format than the deployment's.
     """
-    servers = Servers(model, np.asarray(gpus, dtype=np.float64), latency, deployment)
-    batches = largest_batches(servers)
-    if deployment.batching == "cheapest":
-        batches = with_cheaper_batches(servers, batches, batches.served, every=every)
-    return figures(servers, batches)
+    return figures(Servers(model, np.asarray(gpus, dtype=np.float64), latency, deployment), every=every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +147,8 @@ class Batches:
         )
 
 
-def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
-    """The largest batches that memory, max_num_seqs and the latency limits allow.
-
-    `rivals`: the entries along the first axis compete, and of many those that a smaller batch cannot make the cheapest are left
-    out as too slow.
-    """
+def largest_batches(servers: Servers) -> Batches:
+    """The largest batches that memory, max_num_seqs and the latency limits allow."""
     d = servers.deployment
     per_gpu, free = servers.bytes_per_gpu()
     reason = _reason(servers, free)
@@ -150,33 +158,36 @@ def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
         passes = np.asarray(d.output_tokens) / d.tokens_a_pass
         own = passes * (1.0 + d.drafted_tokens)
         if d.scheduling == "chunked":  # else prompts have passes of their own
-            own = own + servers.new_prompt_tokens
+            own = own + servers.computed(d.prompt_tokens)
         budget = np.asarray(d.max_num_batched_tokens) * d.attention_dp * d.pipeline_parallel  # of all groups and parts
         by_tokens = np.maximum(passes * (budget / own), 1.0)
         limited_by = np.where(by_tokens < np.minimum(by_memory, cap), Limit.MAX_NUM_BATCHED_TOKENS, limited_by)
         cap = np.minimum(cap, by_tokens)
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
     times = servers.times(batch)
-    batches = Batches(batch, times, per_gpu, limited_by, reason)
     late = np.broadcast_to(fits & (times.over_limits(d) > 1.0), servers.shape)
-    if rivals and np.count_nonzero(late) > MOST_TOGETHER:
-        # Fewer requests share what the weights take: a price only rises.
-        least = np.broadcast_to(batches.usd_per_mtok(servers), late.shape)
-        first = late & (least == np.min(np.where(late, least, math.inf), axis=0))
-        batches = replace(batches, reason=np.where(late, Reason.TOO_SLOW, reason))
-        batches = _within_limits(servers, batches, first)
-        late = late & ~first & (least * MARGIN < np.min(batches.usd_per_mtok(servers), axis=0))
-    return _within_limits(servers, batches, late)
+    return _within_limits(servers, Batches(batch, times, per_gpu, limited_by, reason), late)
 
 
 def _within_limits(servers: Servers, batches: Batches, late: BoolArray) -> Batches:
-    """With the batches within the latency limits at the entries that are late."""
+    """With the largest batches from 1 on that meet the latency limits at the entries that are late, too slow where 1 does not.
+
+    Latency grows with the batch; where a measured one does not, a looser limit still finds no smaller batch.
+    """
     if not np.any(late):
         return batches
-    some = servers.only(late)
-    within, there = _batch_within_limits(some, np.broadcast_to(batches.batch, late.shape)[late])
-    slow = there.over_limits(some.deployment) > 1.0
-    return batches.changed(late, within, there, Limit.LATENCY, np.where(slow, Reason.TOO_SLOW, Reason.FEASIBLE))
+    some, ln_most = servers.only(late), np.log(np.broadcast_to(batches.batch, late.shape)[late])
+
+    def beyond(ln_batch: FloatArray, wanted: BoolArray) -> FloatArray:
+        part = some if np.all(wanted) else some.only(wanted)
+        times = part.times(np.exp(ln_batch))
+        of_limit = times.over_limits(part.deployment)
+        return np.stack((np.where(np.isnan(of_limit), math.inf, np.log(of_limit)), *times))
+
+    ln_batch, (_, *found) = last_within(beyond, np.zeros_like(ln_most), ln_most, close=CLOSE)
+    times = Times(*found)
+    reason = np.where(times.over_limits(some.deployment) > 1.0, Reason.TOO_SLOW, Reason.FEASIBLE)
+    return batches.changed(late, np.exp(ln_batch), times, Limit.LATENCY, reason)
 
 
 def _reason(servers: Servers, free: FloatArray) -> FloatArray:
@@ -197,27 +208,10 @@ def _reason(servers: Servers, free: FloatArray) -> FloatArray:
     return np.select(list(uneven.values()), list(uneven), Reason.FEASIBLE)
 
 
-def _batch_within_limits(servers: Servers, most: FloatArray) -> tuple[FloatArray, Times]:
-    """The largest batch from 1 to `most` that meets the latency limits, (n,), and its times; 1 where even that is too slow.
-
-    Latency grows with the batch; where a measured one does not, a looser limit still finds no smaller batch.
-    """
-
-    def beyond(ln_batch: FloatArray, wanted: BoolArray) -> FloatArray:
-        some = servers if np.all(wanted) else servers.only(wanted)
-        times = some.times(np.exp(ln_batch))
-        of_limit = times.over_limits(some.deployment)
-        return np.stack((np.where(np.isnan(of_limit), math.inf, np.log(of_limit)), *times))
-
-    ln_batch, (_, *times) = last_within(beyond, np.zeros_like(most), np.log(most), close=CLOSE)
-    return np.exp(ln_batch), Times(*times)
-
-
-def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *, every: bool) -> Batches:
+def _with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *, every: bool) -> Batches:
     """The same with smaller batches where those take fewer seconds per token, among the entries of a mask.
 
-    A batch shares its weights, so that seconds per token nearly always fall up to the largest; measured kernels have
-    steps. The best of a few smaller batches, or of `every` one on a ladder, is refined between its neighbours.
+    The best of a few smaller batches, or of `every` one on a ladder, is refined between its neighbours.
     """
     shape = servers.shape
     batch, among = np.broadcast_to(batches.batch, shape), np.broadcast_to(among & (batches.batch > 1.0), shape)
@@ -243,39 +237,103 @@ def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *
     return batches.changed(changed, zoomed[at, column], times, Limit.OPTIMUM)
 
 
-def figures(servers: Servers, batches: Batches) -> Serving:
-    """Everything in the common shape."""
-    model, d, times, served, shape = servers.model, servers.deployment, batches.times, batches.served, servers.shape
-    with np.errstate(invalid="ignore", divide="ignore"):
-        per_s = d.replicas * (batches.batch / times.iteration_s)
-        prompts_share = times.prefill_s / (times.prefill_s + times.decode_s)  # of the time, and of the dollars
+def figures(servers: Servers, *, every: bool, rivals: bool = False) -> Serving:
+    """Everything in the common shape, at the largest batches or, as the deployment has it, the cheapest.
+
+    `rivals`: the entries along the first axis compete, and no smaller batch is looked for but of those that are the cheapest
+    at their largest.
+    """
+    d, batches = servers.deployment, largest_batches(servers)
+    if d.batching == "cheapest":
         usd = batches.usd_per_mtok(servers)
-        per_input = np.where(served, usd * prompts_share * (d.output_tokens / d.prompt_tokens), math.inf)
-        per_output = np.where(served, usd * (1.0 - prompts_share), math.inf)
-    found: dict[str, Real] = {
-        "gpus": servers.count,
-        "batch": np.where(served, batches.batch, 0.0),
-        **{name: np.where(served, seconds, math.nan) for name, seconds in times._asdict().items()},
-        "throughput_tok_s": np.where(served, per_s, 0.0),
-        "usd_per_mtok": usd,
-        "usd_per_input_mtok": per_input,
-        "usd_per_output_mtok": per_output,
-        "weight_bytes": weight_bytes_per_gpu(model, d.weight_bytes_per_param),
-        "weight_bytes_per_gpu": batches.weight_bytes_per_gpu,
-        "kv_bytes_per_token": kv_bytes_per_token(model, d.kv_bytes_per_element),
-        "limited_by": batches.limited_by,
-        "infeasible": np.where((batches.reason == Reason.FEASIBLE) & ~served, Reason.NO_LATENCY, batches.reason),
-        "attention_dp": d.attention_dp,
-        "prefill_gpus": 0.0,
-    }
-    return Serving(**{name: np.broadcast_to(np.asarray(v, dtype=np.float64), shape) for name, v in found.items()})
+        among = batches.served & (not rivals or usd <= np.min(usd, axis=0))
+        batches = _with_cheaper_batches(servers, batches, among, every=every)
+    times, served, usd = batches.times, batches.served, batches.usd_per_mtok(servers)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        prompts_share = times.prefill_s / (times.prefill_s + times.decode_s)  # of the time, and of the dollars
+        found = {
+            **times._asdict(),
+            "batch": batches.batch,
+            "throughput_tok_s": d.replicas * (batches.batch / times.iteration_s),
+            "usd_per_mtok": usd,
+            "usd_per_input_mtok": usd * prompts_share * (d.output_tokens / d.prompt_tokens),
+            "usd_per_output_mtok": usd * (1.0 - prompts_share),
+            "gpus": servers.count,
+            "weight_bytes_per_gpu": batches.weight_bytes_per_gpu,
+            "limited_by": batches.limited_by,
+            "infeasible": np.where((batches.reason == Reason.FEASIBLE) & ~served, Reason.NO_LATENCY, batches.reason),
+            "attention_dp": d.attention_dp,
+            "prefill_gpus": 0.0,
+        }
+    return serving_of(servers.model, d, served, servers.shape, found)
+
+
+def serving_of(
+    model: Architecture, d: Deployment, served: BoolArray, shape: tuple[int, ...], found: Mapping[str, Real]
+) -> Serving:
+    """Figures of models in the common shape, with what UNSERVED says where they are not served, and what holds anywhere."""
+    known = {name: np.where(served, values, UNSERVED.get(name, values)) for name, values in found.items()}
+    known["weight_bytes"] = weight_bytes_per_gpu(model, d.weight_bytes_per_param)
+    known["kv_bytes_per_token"] = kv_bytes_per_token(model, d.kv_bytes_per_element)
+    return Serving(**{name: np.broadcast_to(np.asarray(v, dtype=np.float64), shape) for name, v in known.items()})
 
 
 def shares_heads(n_heads: Real, n_kv_heads: Real, count: Real) -> BoolArray:
-    """Where `count` GPUs hold equal shares of the heads, as vLLM demands.
-
-    Query heads are split evenly. Key-value heads are split evenly or, where there are fewer of them than GPUs, each is
-    held by equally many GPUs. Latent attention, whose cache has no heads, has as many of either.
-    """
+    """Where `count` GPUs hold equal shares of the heads, as vLLM demands; fewer key-value heads are each held by equally many."""
     heads, kv_heads = (np.asarray(n, dtype=np.float64) for n in (n_heads, n_kv_heads))
     return (heads % count == 0) & ((kv_heads % count == 0) | (count % kv_heads == 0))
+
+
+def infeasible_reason(
+    serving: Serving, model: Architecture, latency: LatencySource, deployment: Deployment, index: tuple[int, ...] = ()
+) -> str | None:
+    """Why the entry at `index` of `serve(model, ..)` cannot be served, with the arithmetic; None where it can."""
+
+    def at(values: Real) -> float:
+        return float(np.broadcast_to(values, np.shape(serving.gpus))[index])
+
+    d, gpus, gpu = deployment, int(serving.gpus[index]), deployment.gpu
+    servers = Servers(model, serving.gpus, latency, d)
+    on_gpus = f"on {plural(gpus, 'GPU')}"
+    budget, fraction = gpu.memory_bytes * at(d.memory_fraction), at(d.memory_fraction)
+    per_gpu, reserve = float(serving.weight_bytes_per_gpu[index]), at(d.reserved_bytes)
+    taken = _gb(per_gpu) + (f" + reserve {_gb(reserve)} = {_gb(per_gpu + reserve)}" if reserve else "")
+    free, usable = budget - per_gpu - reserve, f"{fraction:g} x {_gb(gpu.memory_bytes)} = {_gb(budget)}"
+    match Reason(int(serving.infeasible[index])):
+        case Reason.FEASIBLE:
+            return None
+        case Reason.WEIGHTS:
+            return f"weights take {taken} a GPU {on_gpus}, more than the {usable} usable on {gpu.name}"
+        case Reason.LONGEST_REQUEST:
+            longest_bytes = at(servers.kv_bytes(d.longest_tokens))
+            return (
+                f"one request of {at(d.longest_tokens):g} tokens takes {longest_bytes / 1e9:.3g} GB of KV cache a GPU "
+                f"{on_gpus}, but weights {taken} leave {free / 1e9:.3g} GB of the {usable} usable"
+            )
+        case Reason.HEADS:
+            return _uneven_heads(int(at(servers.group_gpus)), at(model.n_heads), at(model.n_kv_heads))
+        case Reason.TOO_SLOW:
+            times = servers.times(np.asarray(1.0))
+            first = ("time to first token", times.ttft_s, d.max_ttft_s)
+            exceeded = [
+                f"{kind} {at(took) * 1e3:.3g} ms, allowed {at(most) * 1e3:.3g} ms"
+                for kind, took, most in (first, ("time per output token", times.tpot_s, d.max_tpot_s))
+                if most is not None and at(took) > at(most)
+            ]
+            return f"a batch of 1 {on_gpus} is too slow: {'; '.join(exceeded)}"
+        case reason:
+            return f"{on_gpus} {REASONS[reason]}"
+
+
+def _uneven_heads(gpus: int, heads: float, kv_heads: float) -> str:
+    """The refusal of a GPU count, with the nearest counts below and above that share the heads."""
+    counts = np.arange(1.0, max(int(heads), gpus) + 1.0)
+    possible = counts[shares_heads(heads, kv_heads, counts)]
+    below, above = possible[possible <= gpus].max(), possible[possible >= gpus]
+    what = f"{heads:g} attention heads" if heads % gpus else f"{kv_heads:g} key-value heads"
+    nearest = f"{below:g} or {above.min():g} GPUs" if above.size else plural(below, "GPU")
+    return f"{gpus} GPUs cannot share {what} evenly, as vLLM requires; {nearest} can"
+
+
+def _gb(value: float) -> str:
+    return f"{value / 1e9:.1f} GB"

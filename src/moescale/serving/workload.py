@@ -31,10 +31,9 @@ TOKEN_S = 4e-6  # of each token of the prompt: tokenising on one thread, measure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """When requests come and how long they are; `burst`, `open_load`, `closed` and `saturated` make the usual ones.
+    """When requests come and how long they are; `burst`, `closed` and `saturated` make the usual ones.
 
-    Without lengths requests have the deployment's means; lengths are dealt in turn. Raises BoundError for an impossible
-    number.
+    Without lengths requests have the deployment's means; lengths are dealt in turn. BoundError for an impossible number.
     """
 
     n_requests: Annotated[int, Bound(1, MOST_REQUESTS, whole=True)]
@@ -43,33 +42,26 @@ class Load:
     clients: Annotated[int | None, Bound(1, whole=True)] = None  # each sends its next request when one is answered
     request_s: Annotated[float, Bound(0.0)] = 0.0  # from sending a request until the scheduler has it
     token_s: Annotated[float, Bound(0.0)] = 0.0  # the same, of each token of its prompt
-    least_length: Annotated[float, Bound(0.0, 1.0, above=True)] = (
-        1.0  # lengths are uniform from this share of the longest
-    )
+    least_length: Annotated[float, Bound(0.0, 1.0, above=True)] = 1.0  # of the longest: lengths are uniform above
     seed: Annotated[int, Bound(0, whole=True)] = 0
     prompt_tokens: FloatArray | None = None
     output_tokens: FloatArray | None = None
-    arrival_s: FloatArray | None = None  # stated times, sorted
     computed: bool = False  # prompts come with their cache, from another server that gave the first token
 
     def __post_init__(self) -> None:
         check_bounds(self, where="load")
-        if self.arrival_s is not None and len(self.arrival_s) != self.n_requests:
-            raise InputError(f"{self.n_requests} requests, but {len(self.arrival_s)} arrival times", where="load")
         if self.clients is not None and not math.isinf(self.requests_per_s):
             what = "the clients of a closed loop set the rate themselves"
             raise InputError(what, where="load", next_step="leave out requests_per_s, or clients")
 
     def share(self, copies: int) -> Load:
         """What one of so many engines gets that are dealt the requests in turn."""
-        stated = {name: getattr(self, name) for name in ("prompt_tokens", "output_tokens", "arrival_s")}
+        stated = {name: getattr(self, name) for name in ("prompt_tokens", "output_tokens")}
         dealt = {name: values[::copies] for name, values in stated.items() if values is not None}
         requests, clients = max(round(self.n_requests / copies), 1), self.clients
         if clients is not None:
             clients = max(round(clients / copies), 1)
             requests = min(requests, clients * max(ENOUGH // clients, 1))
-        if self.arrival_s is not None:
-            requests = len(dealt["arrival_s"])
         return replace(
             self,
             n_requests=requests,
@@ -85,9 +77,9 @@ def burst(n_requests: int, requests_per_s: float = math.inf, *, seed: int = 0) -
     return Load(n_requests=n_requests, requests_per_s=requests_per_s, seed=seed)
 
 
-def closed(clients: int, rounds: int = ROUNDS, *, seed: int = 0) -> Load:
+def closed(clients: int, rounds: int = ROUNDS) -> Load:
     """A benchmark of so many clients, which start at once and send so many requests each, as InferenceX does."""
-    sent: dict[str, Any] = {"request_s": REQUEST_S, "token_s": TOKEN_S, "least_length": LEAST_LENGTH, "seed": seed}
+    sent: dict[str, Any] = {"request_s": REQUEST_S, "token_s": TOKEN_S, "least_length": LEAST_LENGTH}
     return Load(n_requests=rounds * clients, clients=clients, **sent)
 
 
@@ -101,10 +93,10 @@ def lengths_of(name: str, load: Load, mean: Real, rng: np.random.Generator) -> I
     stated: FloatArray | None = getattr(load, name)
     if stated is None:
         low = load.least_length
-        drawn = rng.uniform(low, 1.0, load.n_requests) if low < 1.0 else np.ones(load.n_requests)
+        drawn = rng.uniform(low, 1.0, load.n_requests)
         stated = np.maximum(np.round(float(np.asarray(mean)) * 2.0 / (1.0 + low) * drawn), 1.0)
     if not np.all((stated >= 1) & (stated <= MOST_TOKENS) & (stated == np.floor(stated))):
-        raise InputError(f"{name} must be whole numbers from 1 to {MOST_TOKENS}", where="load")
+        raise InputError(f"{name} must be whole numbers from 1 to {MOST_TOKENS}")
     return np.resize(stated.astype(np.int64), load.n_requests)
 
 
@@ -114,8 +106,6 @@ def arrival_times_s(load: Load) -> FloatArray:
     Random intervals are scaled so that their mean is exactly 1 / requests_per_s in every run, as vLLM's benchmark does.
     """
     n = load.n_requests
-    if load.arrival_s is not None:
-        return load.arrival_s.astype(np.float64)
     if load.clients is not None:
         return np.where(np.arange(n) < load.clients, 0.0, math.inf)
     if math.isinf(load.requests_per_s):
@@ -186,48 +176,20 @@ class Run:
     load: Load  # of this engine
     engines: float  # that share the whole load
     parts: int  # engines of a replica
-    usd_per_s: float  # of all GPUs
     arrival_s: FloatArray  # when its client sent it
     first_s: FloatArray  # when its first token came
     last_s: FloatArray
     output_tokens: FloatArray
+    ttft_s: FloatArray
+    tpot_s: FloatArray  # mean time between the later tokens; NaN for a single token
+    e2e_s: FloatArray  # arrival to last token
+    makespan_s: float  # from the start of the arrivals to the last token
+    output_tok_s: float  # of the whole deployment, over the makespan
+    usd_per_mtok: float  # dollars per million output tokens, over the makespan
     n_passes: int
     n_preemptions: int
     peak_running: int
     mean_running: float  # over the makespan, idle time included
-    peak_kv_share: float  # of the cache
-
-    @property
-    def makespan_s(self) -> float:
-        """From the start of the arrivals to the last token."""
-        return float(np.max(self.last_s))
-
-    @property
-    def output_tok_s(self) -> float:
-        """Output tokens a second of the whole deployment, over the makespan."""
-        return self.engines * float(np.sum(self.output_tokens)) / self.makespan_s
-
-    @property
-    def usd_per_mtok(self) -> float:
-        """Dollars per million output tokens, over the makespan."""
-        return self.usd_per_s / self.output_tok_s * 1e6
-
-    @property
-    def ttft_s(self) -> FloatArray:
-        """Time to first token."""
-        return self.first_s - self.arrival_s
-
-    @property
-    def tpot_s(self) -> FloatArray:
-        """Mean time between the later tokens; NaN for a single token."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            between_s = (self.last_s - self.first_s) / (self.output_tokens - 1.0)
-        return np.where(self.output_tokens > 1, between_s, math.nan)
-
-    @property
-    def e2e_s(self) -> FloatArray:
-        """Arrival to last token."""
-        return self.last_s - self.arrival_s
 
     def measured(self, percentile: float | None = None, first: int = 0) -> dict[str, Any]:
         """The fields of `Measured` over the requests from `first` on."""
@@ -241,15 +203,13 @@ class Run:
         if clients is not None:
             later_s = float(np.mean(self.ttft_s[first:]))
             loop = {"concurrency": round(self.engines * clients), "plateau_ttft_s": later_s, "percentile": percentile}
+        same = ("output_tok_s", "makespan_s", "usd_per_mtok", "n_preemptions")
         return Answer(
             **self.measured(percentile, 0 if percentile is None else first),
+            **{name: getattr(self, name) for name in same},
             requests=round(requests),
-            output_tok_s=self.output_tok_s,
             requests_per_s=requests / self.makespan_s,
-            makespan_s=self.makespan_s,
-            usd_per_mtok=self.usd_per_mtok,
             batch=self.parts * self.mean_running,
             peak_running=self.parts * self.peak_running,
-            n_preemptions=self.n_preemptions,
             **loop,
         )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -23,7 +22,6 @@ from moescale.units import format_bytes, plural
 # Of splits whose times differ by less, the most wanted is taken (parallelism.splits): a tenth of published runs' error.
 NEAR = 0.02
 WORTH = 0.05  # of the GPU hours: more GPUs than the run needs are taken to save more
-STATED = "the stated number"  # why a number of GPUs is taken
 PLANNED = Trainer(states="optimizer", pipeline=True, tensor=True)  # splits models in every way, as Megatron-LM does
 
 
@@ -92,43 +90,35 @@ class Choice:
 
     @property
     def time_in_words(self) -> str:
-        """The parts of a step in a line, and their error."""
-        instead = "" if self.mfu_from == "parts" else f" (days are at the stated {self.mfu:.0%})"
-        return f"{self.step}{instead}; {self.error}"
+        """The parts of a step in a line."""
+        return str(self.step) if self.mfu_from == "parts" else f"{self.step} (days are at the stated {self.mfu:.0%})"
 
 
-def choose(
-    model: Architecture, recipe: Recipe, gpu: Gpu, launch: Launch, *, mfu: float | None = None, gpus: int | None = None
+@lru_cache(maxsize=64)  # a plan prices its model where it explains it and where it states it
+def choose_launch(
+    model: Architecture, tokens: float, gpu: Gpu, launch: Launch, *, mfu: float | None = None, gpus: int | None = None
 ) -> Choice:
     """The fastest split of a run over `gpus` GPUs; without a number, over the fewest that hold it and end within 30 days.
 
     Up to twice as many are taken where they save more than WORTH of the GPU hours; where no count ends in time, the largest
-    that the batch keeps busy. The run takes as long as its steps do, or as a stated `mfu` says. The recipe stands, whatever
-    `launch` states of one. Raises InfeasibleError where nothing fits, with the smallest number of GPUs that would.
+    that the batch keeps busy. The run takes as long as its steps do, or as a stated `mfu` says. Its batch is a multiple of the
+    GPUs where that is near the rule's, and where nothing else fits stated ones. Raises InfeasibleError where nothing fits,
+    with the smallest number of GPUs that would.
     """
-    why = STATED
+    recipe, why, stated = launch.recipe(model, tokens), "the stated number", gpus is not None
     if gpus is None:
-        gpus, why = _count(model, lambda _: recipe, gpu, launch, mfu)
-    return _chosen(model, recipe, gpu, launch, mfu, gpus, _fastest(model, recipe, gpu, gpus, launch), why)
-
-
-def _chosen(
-    model: Architecture,
-    recipe: Recipe,
-    gpu: Gpu,
-    launch: Launch,
-    mfu: float | None,
-    gpus: int,
-    found: Fastest | None,
-    why: str,
-) -> Choice:
-    """The fastest split over so many GPUs, which were taken for a reason, as a choice."""
+        gpus, why = _count(model, recipe, gpu, launch, mfu)
+    tried, of_gpus = launch.for_gpus(recipe, gpus), launch.recipe(model, tokens, gpus)
+    found, near = _fastest(model, tried, gpu, gpus, launch), tried.batch_sequences == of_gpus.batch_sequences
+    if stated and not near and found is None:
+        found, near = _fastest(model, of_gpus, gpu, gpus, launch), True
+    recipe = of_gpus if near else recipe
     if found is None:
         raise _does_not_fit(model, recipe, gpu, launch.trainer, gpus)
     split, step, fitting = found
     why += f"; the fastest of {fitting} splits that fit" if fitting > 1 else "; the only split that fits"
     why += "; layers are recomputed in the backward pass to fit their activations" * split.recompute
-    share, flops = float(step.mfu) if mfu is None else mfu, _flops(model, recipe)
+    share, flops = mfu or float(step.mfu), _flops(model, recipe)
     return Choice(
         gpu=gpu.name,
         recipe=recipe,
@@ -137,29 +127,11 @@ def _chosen(
         training_flops=flops,
         step=step,
         mfu=share,
-        mfu_from="parts" if mfu is None else "stated",
+        mfu_from="stated" if mfu else "parts",
         days=_days(flops, gpu, gpus, share),
         error=step_error(model),
         why=why,
     )
-
-
-@lru_cache(maxsize=64)  # a plan prices its model where it explains it and where it states it
-def choose_launch(
-    model: Architecture, tokens: float, gpu: Gpu, launch: Launch, *, mfu: float | None = None, gpus: int | None = None
-) -> Choice:
-    """The choice for a model's run of so many tokens, see `choose`; its batch is a multiple of the GPUs where that is near the rule's, and where nothing else fits stated ones."""
-    recipe, why, stated = launch.recipe(model, tokens), STATED, gpus is not None
-    if gpus is None:
-        gpus, why = _count(model, partial(launch.for_gpus, recipe), gpu, launch, mfu)
-    tried, of_gpus = launch.for_gpus(recipe, gpus), launch.recipe(model, tokens, gpus)
-    found = _fastest(model, tried, gpu, gpus, launch)
-    if tried.batch_sequences != of_gpus.batch_sequences:  # which is far from the rule's
-        if stated and found is None:
-            found = _fastest(model, of_gpus, gpu, gpus, launch)
-        else:
-            of_gpus = recipe
-    return _chosen(model, of_gpus, gpu, launch, mfu, gpus, found, why)
 
 
 @lru_cache(maxsize=64)  # a count is asked about again once it is chosen
@@ -168,10 +140,9 @@ def _fastest(model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, launch: L
     ways = splits(model, recipe, gpus, launch.trainer)
     # Layers are recomputed only where the same split does not fit without it.
     plain, again = np.reshape(memory_of(model, recipe, gpu, ways, launch.trainer).fits, (2, -1))
-    fitting = np.flatnonzero(np.concatenate([plain, again & ~plain]))
-    if not fitting.size:
+    fitting = np.concatenate([plain, again & ~plain])
+    if not fitting.any():
         return None
-    ways = ways.some(fitting)
     times = step_time(
         model,
         batch_sequences=recipe.batch_sequences,
@@ -181,9 +152,9 @@ def _fastest(model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, launch: L
         trainer=launch.trainer,
         precision=launch.precision,
     )
-    seconds = times.total_s
+    seconds = np.where(fitting, times.total_s, np.inf)
     best = int(np.argmax(seconds <= seconds.min() * (1.0 + NEAR)))
-    return ways[best], times.of(best), fitting.size
+    return ways[best], times.of(best), int(fitting.sum())
 
 
 def _flops(model: Architecture, recipe: Recipe) -> float:
@@ -195,12 +166,9 @@ def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:
     return flops / (gpu.bf16_flops_per_s * mfu) / gpus / 86400
 
 
-def _count(
-    model: Architecture, recipe_of: Callable[[int], Recipe], gpu: Gpu, launch: Launch, mfu: float | None
-) -> tuple[int, str]:
-    """How many GPUs a run takes where nobody says it, and why; `recipe_of` gives the recipe on so many."""
-    flops = _flops(model, recipe_of(1))
-    most = float(catalogue.read("export.toml")["choice"]["days"])
+def _count(model: Architecture, recipe: Recipe, gpu: Gpu, launch: Launch, mfu: float | None) -> tuple[int, str]:
+    """How many GPUs a run takes where nobody says it, and why."""
+    flops, most = _flops(model, recipe), float(catalogue.read("export.toml")["choice"]["days"])
     # No step keeps up more than large products do.
     share = mfu or products_flops_per_s(gpu, launch.precision) / gpu.bf16_flops_per_s
     least = math.ceil(_days(flops, gpu, 1, share) / most)
@@ -208,7 +176,7 @@ def _count(
     for n in (n for n in gpu_counts() if n >= least):
         if reached and n > 2 * min(reached):
             break
-        found = _fastest(model, recipe_of(n), gpu, n, launch)
+        found = _fastest(model, launch.for_gpus(recipe, n), gpu, n, launch)
         if found and (reached or _days(flops, gpu, n, mfu or found[1].mfu) <= most):
             reached[n] = mfu or found[1].mfu
     if reached:
@@ -218,10 +186,11 @@ def _count(
         if count == fewest:
             return count, f"the smallest number that holds the run and ends within {most:g} days"
         return count, f"it takes fewer GPU hours than {fewest}, the smallest number that ends within {most:g} days"
-    recipes = ((n, recipe_of(n)) for n in reversed(gpu_counts()))
-    fitting = ((n, recipe) for n, recipe in recipes if fits(model, recipe, gpu, n, launch.trainer))
-    count, recipe = next(fitting, (recipe_of(1).batch_sequences, recipe_of(1)))
-    batch = f"a batch of {recipe.batch_sequences} sequences"
+    recipes = ((n, launch.for_gpus(recipe, n)) for n in reversed(gpu_counts()))
+    fitting = ((n, tried) for n, tried in recipes if fits(model, tried, gpu, n, launch.trainer))
+    alone = launch.for_gpus(recipe, 1)
+    count, tried = next(fitting, (alone.batch_sequences, alone))
+    batch = f"a batch of {tried.batch_sequences} sequences"
     return count, f"the largest number that {batch} keeps busy; {most:g} days take more"
 
 
@@ -236,9 +205,8 @@ def _does_not_fit(model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Traine
         near = next((count for count in fitting if count > gpus), None)
         taken, there = format_bytes(float(np.min(memory.total_bytes))), format_bytes(memory.available_bytes)
         why = f"it needs {taken} per GPU, and {there} are usable"
+    what = f"{gpus} x {gpu.name} cannot train this model: {why}"
+    if near is not None:
+        return InfeasibleError(what, nearest=plural(near, "GPU"), next_step="give that number to --train-gpus")
     larger = "take a GPU with more memory (--train-gpu), or export for a trainer that splits models (megatron)"
-    return InfeasibleError(
-        f"{gpus} x {gpu.name} cannot train this model: {why}",
-        nearest=None if near is None else plural(near, "GPU"),
-        next_step=larger if near is None else "give that number to --train-gpus",
-    )
+    return InfeasibleError(what, next_step=larger)

@@ -9,8 +9,7 @@ attention that keeps no scores; sequence parallelism splits all of them by t.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -23,11 +22,9 @@ from moescale.models.architecture import Architecture
 from moescale.models.parameters import parts_of
 from moescale.models.recipe import Recipe
 from moescale.typing import FloatArray, Real
-from moescale.units import format_bytes, format_count
 
 States = Literal["full", "optimizer"]  # what data-parallel GPUs split: all training state, or the optimiser's alone
 MOST_GPUS = 2**17
-PARTS = ("weights", "gradients", "optimizer", "gathered", "activation", "logit")
 SIZES = ("tensor", "pipeline", "expert", "data", "micro_batch", "accumulation")
 
 
@@ -55,23 +52,15 @@ class Split:
     accumulation: Any  # micro-batches a step
     recompute: Any  # whether each layer runs again in the backward pass
 
-    def some(self, chosen: Any) -> Split:
-        """The sizes of some of many."""
-        return replace(self, **{name: getattr(self, name)[chosen] for name in (*SIZES, "recompute")})
-
     def __getitem__(self, i: int) -> Split:
         sizes = {name: int(getattr(self, name)[i]) for name in SIZES}
         return Split(gpus=self.gpus, **sizes, recompute=bool(self.recompute[i]))
-
-    def __iter__(self) -> Iterator[Split]:
-        return (self[i] for i in range(self.tensor.size))
 
 
 def _periods(model: Architecture) -> tuple[int, int]:
     """Whole periods of layers with and without experts, of which stages are made: layers of one, 1 where they do not divide, and their number."""
     layers, moe = int(model.n_layers), int(model.n_moe_layers)
-    period = layers // moe if moe else 1
-    period = 1 if layers % period else period
+    period = layers // moe if moe and layers % (layers // moe) == 0 else 1
     return period, layers // period
 
 
@@ -90,10 +79,8 @@ def first_and_last_stage(model: Architecture, pipeline: Real) -> tuple[Real, Rea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes on the fullest GPU, and the parameters that it holds outside of experts and in them; of one split, or of many."""
+    """Bytes on the fullest GPU, of one split, or of many."""
 
-    dense_params: Real
-    expert_params: Real
     weights_bytes: Real
     gradients_bytes: Real
     optimizer_bytes: Real
@@ -105,24 +92,13 @@ class Memory:
     @property
     def total_bytes(self) -> Any:
         """All of it."""
-        return sum(getattr(self, f"{name}_bytes") for name in PARTS)
+        states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        return states + self.gathered_bytes + self.activation_bytes + self.logit_bytes
 
     @property
     def fits(self) -> Any:
         """Whether the GPU holds it."""
         return self.total_bytes <= self.available_bytes
-
-    @property
-    def arithmetic(self) -> tuple[str, ...]:
-        """The sum, a line each."""
-        dense, routed = float(self.dense_params), float(self.expert_params)
-        experts = f" outside of experts, {format_count(routed)} in them" if routed else ""
-        parts = {name: getattr(self, f"{name}_bytes") for name in PARTS}
-        return (
-            f"parameters on a GPU: {format_count(dense)}{experts}",
-            *(f"{name.removesuffix('s')} memory {format_bytes(size)}" for name, size in parts.items() if size),
-            f"total {format_bytes(self.total_bytes)} of {format_bytes(self.available_bytes)} that are usable",
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -172,11 +148,9 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
 
     tokens, in_flight = split.micro_batch * recipe.sequence_tokens, np.minimum(p, split.accumulation)
     # What a layer keeps of a token: one without experts, one with them, which are sent more than their share.
-    plain, moe = layer_elements_per_token(model, moe=False), np.zeros(())
-    if moe_layers:
-        imbalance = float(facts["choice"]["expert_imbalance"])
-        even, uneven = (layer_elements_per_token(model, moe=True, expert_imbalance=n) for n in (1.0, imbalance))
-        moe = np.where(np.greater(e, 1), uneven, even)
+    plain, imbalance = layer_elements_per_token(model, moe=False), float(facts["choice"]["expert_imbalance"])
+    even, uneven = (layer_elements_per_token(model, moe=moe_layers > 0, expert_imbalance=n) for n in (1.0, imbalance))
+    moe = np.where(np.greater(e, 1), uneven, even)
     # Where layers are recomputed, a layer's input, and all of the one that runs again.
     inputs = in_flight * layers * share * float(model.d_model) + np.maximum(plain, moe)
     kept_per_token = np.where(split.recompute, inputs, in_flight * share * (plain_layers * plain + moe_layers * moe))
@@ -185,8 +159,6 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
     # The last stage, which holds the logits, keeps one micro-batch, the first all in flight.
     logits = np.maximum(0.0, logits - activation * (in_flight - 1) / in_flight)
     return Memory(
-        dense_params=dense,
-        expert_params=experts,
         weights_bytes=state["weights"] * (shared_out if fully else dense + experts),
         gradients_bytes=state["gradients"] * (shared_out if fully else dense + experts),
         optimizer_bytes=state["optimizer"] * shared_out,

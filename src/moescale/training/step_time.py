@@ -28,6 +28,7 @@ from moescale.typing import Real
 Precision = Literal["bf16", "fp8"]
 ELEMENT = 2.0  # bytes of an activation
 TILE = 128.0  # rows of a tile of a grouped product (CUTLASS and Triton's usual one)
+GRADIENT_BYTES = 4.0  # reduced in fp32, as both trainers have it by default (catalogue/export.toml)
 ADAM_BYTES = 30.0  # a parameter: fp32 gradient read, fp32 weight and two moments read and written, bf16 weight written
 NAMES = {
     "compute": "products and activations",
@@ -40,7 +41,6 @@ NAMES = {
     "pipeline_bubble": "pipeline bubble",
     "optimizer": "optimiser",
 }
-GRADIENT_BYTES = 4.0  # reduced in fp32, as both trainers have it by default (catalogue/export.toml)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +91,7 @@ class StepTime:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        whole = {"total_s": self.total_s, "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu, "mfu": self.mfu}
-        return record(self) | whole
+        return record(self) | {name: getattr(self, name) for name in ("total_s", "tokens_per_s_per_gpu", "mfu")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,22 +106,17 @@ class StepError:
     fp8_gain: float | None = None  # predicted gain of fp8 over the measured one, of pairs of published runs
     real_routing: float | None = None  # times the time of forced balance, at most; None: no experts
 
+    @property
+    def _ln_ratio(self) -> NormalDist:
+        return NormalDist(math.log(self.geometric_mean), math.log(self.spread))
+
     def kept(self, times: float) -> float:
         """The chance that a run takes at most so many times its predicted time, as published runs spread around predictions."""
-        if times <= 0.0:
-            return 0.0
-        return NormalDist(math.log(self.geometric_mean), math.log(self.spread)).cdf(math.log(times))
+        return self._ln_ratio.cdf(math.log(times)) if times > 0.0 else 0.0
 
     def times(self, chance: float) -> float:
         """The times of its predicted time that a run takes at most with a chance."""
-        return math.exp(NormalDist(math.log(self.geometric_mean), math.log(self.spread)).inv_cdf(chance))
-
-    def __str__(self) -> str:
-        kind = "MoE" if self.kind == "moe" else "dense"
-        return (
-            f"accuracy on {self.runs} held-out published {kind} runs: {self.within_25:.0%} within 25%, predicted / measured "
-            f"{self.geometric_mean:.2f}, spread {self.spread:.2f}x"
-        )
+        return math.exp(self._ln_ratio.inv_cdf(chance))
 
 
 def step_error(model: Architecture) -> StepError:
@@ -139,15 +133,12 @@ def _constants() -> dict[str, Any]:
 
 @lru_cache(maxsize=8)  # a choice asks hundreds of times about one model
 def _facts(model: Architecture, sequence_tokens: int) -> tuple[float, float, float, float, float]:
-    """Of a token its FLOPs (matrices and causal attention), the parameters that it is multiplied with, of them those of routed
-    experts, and the elements that the backward pass keeps of it; and all parameters of routed experts.
-    """
+    """Of a token its FLOPs, the parameters that it is multiplied with, of them those of routed experts, and the elements that the backward pass keeps of it; and all parameters of routed experts."""
     parts, moe_layers = parts_of(model), float(model.n_moe_layers)
-    elements = (float(model.n_layers) - moe_layers) * layer_elements_per_token(model, moe=False)
-    elements += moe_layers * layer_elements_per_token(model, moe=True) if moe_layers else 0.0
-    flops = training_flops_per_token(model, sequence_tokens=float(sequence_tokens))
-    active = float(active_matmul_params(model))
-    return float(flops), active, float(parts.active_experts), elements, float(parts.experts)
+    plain, moe = (layer_elements_per_token(model, moe=moe) for moe in (False, moe_layers > 0))
+    elements = (float(model.n_layers) - moe_layers) * plain + moe_layers * moe
+    flops = float(training_flops_per_token(model, sequence_tokens=float(sequence_tokens)))
+    return flops, float(active_matmul_params(model)), float(parts.active_experts), elements, float(parts.experts)
 
 
 def products_flops_per_s(gpu: Gpu, precision: Precision) -> float:
@@ -211,10 +202,9 @@ def step_time(
     sequence = np.maximum(0.0, layers * 3.0 * _gather_s(gpu, t * context, keys) - 3.5 * attention) * (context > 1)
 
     forward = (products + weights) + activations / 3.0 + overhead / 3.0 + attention
-    again = np.where(split.recompute, forward, 0.0)
     if exchange_hidden:
         exchange = _exposed_s(exchange, (layer_work + 3.5 * attention) / 2.0)
-    again_messages = np.where(split.recompute, tensor + exchange, 0.0)
+    again, again_messages = (np.where(split.recompute, each, 0.0) for each in (forward, tensor + exchange))
 
     # A pipeline goes at the pace of its slowest stage, and the last one holds the output layer. Several stages a GPU of layers that
     # do not divide are laid out evenly.
@@ -241,11 +231,11 @@ def step_time(
         _gather_s(gpu, group, element * whole) + _gather_s(gpu, copies, element * own)
         for element in (ELEMENT, GRADIENT_BYTES)
     )
-    if trainer.states == "full":  # every micro-batch gathers twice, and scatters while it gathers
-        exposed = _exposed_s(gather, each / 3.0) + _exposed_s(gather + scatter, each * 2.0 / 3.0)
-        data_s = micro_batches * exposed
-    else:  # beside the first micro-batch's forward pass, and beside the last one's backward pass
-        data_s = _exposed_s(gather, each / 3.0) + _exposed_s(scatter, each * 2.0 / 3.0)
+    # Once a step, beside the first micro-batch's forward pass and the last one's backward pass; where all state is split, every
+    # micro-batch gathers twice, and scatters while it gathers.
+    full = trainer.states == "full"
+    beside_backward = gather + scatter if full else scatter
+    exposed = _exposed_s(gather, each / 3.0) + _exposed_s(beside_backward, each * 2.0 / 3.0)
     return StepTime(
         compute_s=compute_s,
         attention_s=attention_s,
@@ -253,7 +243,7 @@ def step_time(
         tensor_parallel_s=tensor_s,
         context_parallel_s=context_s,
         expert_exchange_s=exchange_s,
-        data_parallel_s=data_s,
+        data_parallel_s=micro_batches * exposed if full else exposed,
         pipeline_bubble_s=bubble_s,
         optimizer_s=ADAM_BYTES * (whole / group + own / copies) / memory,
         tokens_per_gpu=batch_sequences * sequence_tokens / (t * p * context * d),

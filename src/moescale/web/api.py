@@ -1,17 +1,20 @@
-"""The answers of the page: a state in, JSON-ready records of the public functions' results out."""
+"""The answers of the page, in a process of its pool: a task in, JSON-ready records of the public functions' results out."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from moescale.errors import InputError
+from moescale.errors import InputError, MoescaleError
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
@@ -24,14 +27,15 @@ from moescale.planning.question import CONFIDENCE, prepare
 from moescale.planning.search import FRONTIER_SIZES, costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.law import Law
-from moescale.scaling_laws.store import parse_law
+from moescale.scaling_laws.store import law_text, parse_law
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.units import expert_label
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
-from moescale.views.tables import Table, answer, choices
+from moescale.views.tables import Table, choices
+from moescale.views.tables import answer as words
 from moescale.views.tables import plan as tables
-from moescale.web.state import DEFAULTS, LATENCIES, Asked
-from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded
+from moescale.web.state import DEFAULTS, LATENCIES, Asked, faults, read_state
+from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Uploaded, find, text_of
 
 Record = dict[str, Any]
 
@@ -62,10 +66,10 @@ def look(experts: float) -> Record:
     }
 
 
-def catalogue(laws: Laws, default_law: str) -> Record:
+def catalogue(laws: Iterable[Uploaded], default_law: str) -> Record:
     """What the controls offer, with their bounds and defaults."""
     return {
-        "laws": [law.entry for law in laws.every()] + [_law_entry(name, find_law(name)) for name in catalogue_names()],
+        "laws": [law.entry for law in laws] + [_law_entry(name, find_law(name)) for name in catalogue_names()],
         "gpus": [_gpu(gpu) for gpu in gpus().values()],
         "weights": list(precisions("weights")),
         "kv_cache": list(precisions("kv_cache")),
@@ -85,10 +89,10 @@ def draft(asked: Asked, sizes: int = FRONTIER_SIZES) -> Record:
     ceiling = asked.law.max_experts or math.inf
     return {
         "budget_flops": asked.question.budget.flops,
-        "base_experts": found.base_experts,
-        "base_loss": _numbers(np.array([found.base_loss]))[0],
+        "base_experts": found.base.experts,
+        "base_loss": _numbers(np.array([found.base.loss]))[0],
         "confidence": asked.question.confidence or (CONFIDENCE if asked.law.promises_by_draws else None),
-        "base_usd_per_mtok": found.base_usd_per_mtok,
+        "base_usd_per_mtok": found.base.usd_per_mtok,
         "max_loss": asked.question.max_loss,
         "max_usd_per_mtok": asked.question.max_usd_per_mtok,
         "gpu_memory_bytes": asked.request.deployment.gpu.memory_bytes,
@@ -108,7 +112,7 @@ def draft(asked: Asked, sizes: int = FRONTIER_SIZES) -> Record:
 
 def plan(asked: Asked) -> Record:
     """The plan as the command line gives it, and its first screen."""
-    found = asked.plan()
+    found = asked.request.plan(asked.law)  # in the best shape where none is stated
     return found.to_dict() | {
         "decision": _decision(found, _built(asked, found)),
         "shape": shape_name(str(found.asked["family"])),
@@ -132,7 +136,7 @@ def scales(asked: Asked) -> Record:
     """Loss-optimal size and tokens of each expert count against the budget."""
     found = scaling(asked.law, asked.question, BUDGETS)
     return {
-        "budget_flops": found.budget_flops.tolist(),
+        "budget_flops": BUDGETS.tolist(),
         "curves": [
             look(float(e)) | {name: _numbers(getattr(found, name)[:, i]) for name in ("n_params", "tokens", "loss")}
             for i, e in enumerate(found.experts)
@@ -149,9 +153,9 @@ def read_law(text: str, where: str) -> Uploaded:
 def _decision(found: Plan, serving: Record) -> Record:
     best = found.decision
     return {
-        "benefit": answer.benefit(found),
+        "benefit": words.benefit(found),
         "label": tables.plan_headline(found),
-        "figures": [asdict(figure) for figure in answer.figures(found)],
+        "figures": [asdict(figure) for figure in words.figures(found)],
         "facts": tables.decision_facts(found),
         "tables": [_table(each) for each in (choices.choices_table(found), *tables.choice_tables(found))],
         "why": best.why,
@@ -170,9 +174,9 @@ def _table(table: Table) -> Record:
 def _built(asked: Asked, found: Plan) -> Record:
     law, question, _ = prepare(asked.law, asked.question)
     costs = costs_of(law, question, asked.request.deployment, asked.request.latency)
-    shape = found.decision.architecture.architecture()
-    n = np.array([found.decision.model.n_params])
-    served = replace(costs, shape=shape).serving(n, np.array([found.decision.model.experts]))
+    best = found.decision
+    costs = replace(costs, shape=best.architecture.architecture())
+    served = costs.serving(np.array([best.model.n_params]), np.array([best.model.experts]))
     return {name: _numbers(getattr(served, name))[0] for name in SERVED}
 
 
@@ -182,7 +186,7 @@ def _known_models(law: Law, question: Question, request: PlanRequest) -> list[Re
     costs, found = costs_of(law, question, request.deployment, request.latency), list[Record]()
     for model in published_models():
         if 1 / ALIKE_BUDGETS <= model.training_flops / question.budget.flops <= ALIKE_BUDGETS:
-            row = known_model(law, model, costs)[0]
+            row = known_model(law, model, costs)
             spoken_of = row.experts == 1 or law.form.uses_experts or law.form.implied_inputs
             if spoken_of and row.usd_per_mtok is not None:
                 figures = {key: getattr(row, key) for key in (*DRAWN[1:], "usd_per_mtok", "gpus", "training_flops")}
@@ -227,3 +231,34 @@ def _usual(name: str, value: float | None) -> str:
     if value is None:
         return "required"
     return f"{value:g}" if math.isfinite(value) else "no limit" if name == "unique_tokens" else "by shape"
+
+
+ANSWERS = {"draft": draft, "sketch": partial(draft, sizes=SKETCHED), "plan": plan, "bands": bands, "scales": scales}
+
+
+def answer(task: Record) -> Record:
+    """The answer to a task, a record or {"error": {..}}: its `name`, its `query`, and the uploaded `laws` that it may need."""
+    name, query, laws = task["name"], task["query"], {law.name: law for law in task["laws"]}
+    found = partial(find, laws)
+    try:
+        if name == "read":
+            return asdict(read_law(query["text"], query["where"]))
+        if name == "faults":
+            return {key: error.to_dict() for key, error in faults(query, found).items()}
+        law = query.get("law", DEFAULTS["law"])
+        if name == "catalogue":
+            return catalogue(laws.values(), law)
+        if name == "law":
+            return {"text": text_of(laws, law) if law.startswith(PREFIX) else law_text(found(law))}
+        # A law from a file may be so steep that its loss overflows: no size is optimal there, which the answer says.
+        with np.errstate(over="ignore"):
+            return ANSWERS[name](read_state(query, found))
+    except MoescaleError as error:
+        return {"error": error.to_dict()}
+    except MemoryError:
+        return {"error": MoescaleError("the answer does not fit in memory", next_step="ask for less").to_dict()}
+
+
+def written(task: Record) -> bytes:
+    """The answer as JSON."""
+    return json.dumps(answer(task), separators=(",", ":"), allow_nan=False).encode()

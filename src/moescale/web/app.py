@@ -6,7 +6,6 @@ It computes nothing itself and loads no NumPy, so that it starts at once.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import lzma
@@ -17,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib import resources
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -29,7 +28,7 @@ from moescale.errors import InputError, MoescaleError
 from moescale.io.files import decode_utf8
 from moescale.web.pool import BrokenError, Pool
 from moescale.web.security import HOSTS, Guard
-from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded
+from moescale.web.store import LAW_LIMIT_BYTES, Uploaded, keep
 
 ADDRESS = HOSTS[0]
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "txt": "text/plain"}
@@ -38,7 +37,6 @@ VIEW_KEYS = ("theme", "bands", "pins")  # of the address: how the page shows an 
 NO_STORE = {"cache-control": "no-store"}
 TOML = "application/toml; charset=utf-8"
 CLIENT_LEFT = 499  # the status of an answer that nobody reads, by nginx's convention
-MOST_HEADER_BYTES = 32 * 2**10  # an address and its headers; a browser sends about 1 KiB
 
 
 def static_files() -> dict[str, bytes]:
@@ -52,12 +50,12 @@ def create_app(port: int, token: str, *, law_text: str | None = None, law_name: 
 
     `law_text` is a law file's text, which is then the page's default law.
     """
-    laws, defaults = Laws(), dict[str, str]()
+    laws, defaults = dict[str, Uploaded](), dict[str, str]()
     if law_text is not None:
         from moescale.web.api import read_law
 
         given = read_law(law_text, law_name)
-        laws.keep(given)
+        keep(laws, given)
         defaults["law"] = given.name
 
     @asynccontextmanager
@@ -78,31 +76,22 @@ def create_app(port: int, token: str, *, law_text: str | None = None, law_name: 
     return app
 
 
-def _file(name: str, data: bytes) -> Callable[[Request], Response]:
-    tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-    headers = {"cache-control": "no-cache", "etag": tag}
-
-    def answer(request: Request) -> Response:
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return Response(data, media_type=TYPES[name.rpartition(".")[2]], headers=headers)
-
-    return answer
+def _file(name: str, data: bytes) -> Callable[[], Response]:
+    return lambda: Response(data, media_type=TYPES[name.rpartition(".")[2]], headers=NO_STORE)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
     # A refusal is an answer (status 200): a page that asks impossible questions is no broken page.
     assert isinstance(error, MoescaleError)
-    status = 500 if isinstance(error, BrokenError) else 200
-    return JSONResponse({"error": error.to_dict()}, status, NO_STORE)
-
-
-def _json(answer: bytes) -> Response:
-    return Response(answer, media_type="application/json", headers=NO_STORE)
+    return JSONResponse({"error": error.to_dict()}, 500 if isinstance(error, BrokenError) else 200, NO_STORE)
 
 
 async def _left(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_LEFT)
+
+
+def _json(answer: bytes) -> Response:
+    return Response(answer, media_type="application/json", headers=NO_STORE)
 
 
 def _query(request: Request) -> dict[str, str]:
@@ -129,27 +118,20 @@ async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Up
         left.cancel()
 
 
-def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
-    async def ask(request: Request, name: str) -> bytes:
-        query = defaults | _query(request)
-        uploaded = query.get("law", "").startswith(PREFIX)
-        return await _ask(request, name, query, [laws.uploaded(query["law"])] if uploaded else [])
-
+def _add_answers(app: FastAPI, laws: dict[str, Uploaded], defaults: dict[str, str]) -> None:
     async def answer(request: Request) -> Response:
-        return _json(await ask(request, request.url.path.removeprefix("/api/")))
+        name, query = request.url.path.removeprefix("/api/"), defaults | _query(request)
+        uploaded = laws.get(query.get("law", ""))
+        found = await _ask(request, name, query, [uploaded] if uploaded else [])
+        text = json.loads(found).get("text") if name == "law" else None
+        return _json(found) if text is None else Response(text, media_type=TOML, headers=NO_STORE)
 
-    for name in ("draft", "sketch", "plan", "bands", "scales", "faults"):
+    for name in ("draft", "sketch", "plan", "bands", "scales", "faults", "law"):
         app.add_api_route(f"/api/{name}", answer, methods=["GET"])
 
     @app.get("/api/catalogue")
     async def catalogue(request: Request) -> Response:
-        return _json(await _ask(request, "catalogue", defaults, [replace(law, text="") for law in laws.every()]))
-
-    @app.get("/api/law")
-    async def law(request: Request) -> Response:
-        found = await ask(request, "law")
-        text = json.loads(found).get("text")
-        return _json(found) if text is None else Response(text, media_type=TOML, headers=NO_STORE)
+        return _json(await _ask(request, "catalogue", defaults, [replace(law, text="") for law in laws.values()]))
 
     @app.post("/api/laws")
     async def upload_law(request: Request) -> Response:
@@ -159,7 +141,7 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
         asked = json.loads(await _ask(request, "read", {"text": text, "where": name}, []))
         if "error" not in asked:
             law = Uploaded(**asked)
-            laws.keep(law)
+            keep(laws, law)
             asked = {"law": law.name, "name": law.law_name}
         return JSONResponse(asked, headers=NO_STORE)
 
@@ -182,11 +164,8 @@ def listen(port: int) -> socket.socket:
     try:
         return socket.create_server((ADDRESS, port), backlog=128)
     except OSError as error:
-        raise InputError(
-            f"cannot listen on {ADDRESS} port {port}: {error.strerror or error}",
-            where="--port",
-            next_step="take another port, or --port 0 for any free one",
-        ) from error
+        what = f"cannot listen on {ADDRESS} port {port}: {error.strerror or error}"
+        raise InputError(what, where="--port", next_step="take another port, or --port 0 for any free one") from error
 
 
 class Server(uvicorn.Server):
@@ -201,17 +180,8 @@ def make_server(app: FastAPI) -> Server:
     """A server of the page; `run(sockets=[..])` serves."""
     # Of processes that end with the server asyncio may warn that they are unknown.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        log_level="error",  # a refused request is no line
-        access_log=False,
-        server_header=False,
-        ws="none",
-        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-        timeout_graceful_shutdown=1,
-    )
-    return Server(config)
+    quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}  # a refusal is no line
+    return Server(uvicorn.Config(app, http="h11", ws="none", timeout_graceful_shutdown=1, **quiet))
 
 
 def serve(app: FastAPI, bound: socket.socket, *, open_url: str | None = None) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from anyio import CapacityLimiter, to_process
@@ -21,21 +23,34 @@ from moescale.errors import MoescaleError
 MOST_COMPUTING = 2  # processes for questions, each of some 150 MB
 LIMIT_S = 60.0  # of an answer; within the bounds of state.py two seconds of processor time, of a life in two shapes 17
 GRACE_S = 2.0  # to finish for clients that have left: a new process takes longer to start than most answers
-KEPT_BYTES = 64 * 2**20  # of answers: some hundred; the one that was not asked for the longest time goes first
+MOST_KEPT = 100  # answers, of some 64 MiB; the one that was not asked for the longest time goes first
+MEMORY_LIMIT_BYTES = 8 * 2**30  # of addresses: what an upload unpacks to stays far below, a decompression bomb does not
 
 Task = dict[str, Any]
 
 
 def compute(task: Task | None) -> bytes:
     """The answer to a task as JSON, in a process; None: only load what answers need."""
-    from moescale.web import worker
+    from moescale.web import api
 
-    worker.prepare()
+    _prepare()
     try:
-        return b"" if task is None else worker.written(task)
+        return b"" if task is None else api.written(task)
     except Exception:
         traceback.print_exc()  # on the terminal, which BrokenError names
         raise
+
+
+@cache
+def _prepare() -> None:
+    """Bound the memory of this process; and Ctrl-C is the server's, which ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        most = MEMORY_LIMIT_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT_BYTES, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
 class BrokenError(MoescaleError):
@@ -47,18 +62,17 @@ class BrokenError(MoescaleError):
 
 @dataclass(eq=False, slots=True)
 class Question:
-    """One computation, how many requests wait for it, and the bytes of its answer once that is kept."""
+    """One computation, and how many requests wait for it."""
 
     answer: asyncio.Task[bytes]
     askers: int = 0
-    n_bytes: int = 0
 
 
 class Pool:
     """Answers questions by a function, which other processes must be able to import."""
 
     def __init__(self, answer: Callable[[Task | None], bytes] = compute) -> None:
-        self._questions: OrderedDict[str, Question] = OrderedDict()  # the one asked last at the end
+        self._questions: dict[str, Question] = {}  # the one asked last at the end
         self._answer = answer
         self._free = asyncio.Semaphore(MOST_COMPUTING)
         self._loading: list[asyncio.Task[bytes]] = []
@@ -74,11 +88,11 @@ class Pool:
         """
         # An uploaded law's name holds the hash of its text.
         key = json.dumps([task["name"], task["query"], [law.name for law in task["laws"]]], sort_keys=True)
-        question = self._questions.get(key)
+        question = self._questions.pop(key, None)
         if question is None:
-            question = self._questions[key] = Question(asyncio.create_task(self._compute(task)))
+            question = Question(asyncio.create_task(self._compute(task)))
             question.answer.add_done_callback(lambda _: self._keep(key, question))
-        self._questions.move_to_end(key)
+        self._questions[key] = question
         question.askers += 1
         try:
             await asyncio.wait({question.answer, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -111,18 +125,12 @@ class Pool:
             raise BrokenError from error
 
     def _keep(self, key: str, question: Question) -> None:
-        """Keep the answer of a question, within KEPT_BYTES of all; forget a question without one."""
-        failed = question.answer.cancelled() or question.answer.exception() is not None  # as whoever asks is told
-        if self._questions.get(key) is not question:
-            return
-        if failed:
+        """Keep the answer of a question, as one of MOST_KEPT; forget a question without one."""
+        failed = question.answer.cancelled() or question.answer.exception()  # as whoever asks is told
+        if failed and self._questions.get(key) is question:
             del self._questions[key]
-            return
-        question.n_bytes = len(question.answer.result())
-        excess = sum(each.n_bytes for each in self._questions.values()) - KEPT_BYTES
-        for old in [old for old, each in self._questions.items() if each.n_bytes]:
-            if excess > 0:
-                excess -= self._questions.pop(old).n_bytes
+        for old in [old for old, each in self._questions.items() if each.answer.done()][:-MOST_KEPT]:
+            del self._questions[old]
 
     def _drop(self, key: str, question: Question) -> None:
         if self._questions.get(key) is question and not question.askers and not question.answer.done():

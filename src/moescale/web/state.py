@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from moescale.errors import InputError, MoescaleError, located, unknown_name
@@ -14,7 +14,7 @@ from moescale.options.law import LawOptions
 from moescale.options.planned import PlanRequest
 from moescale.options.question import BoundOptions
 from moescale.options.serving import DEFAULT_TRAFFIC, NODE, PLANNED_TPOT_S, ServingOptions
-from moescale.planning.plan import Plan, Question
+from moescale.planning.question import Question
 from moescale.scaling_laws.law import Law
 from moescale.web.store import PREFIX
 
@@ -66,10 +66,6 @@ class Asked:
     command: str
     notes: tuple[str, ...]
 
-    def plan(self) -> Plan:
-        """The plan, in the best shape where none is stated."""
-        return self.request.plan(self.law)
-
 
 def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
     """The question of a query; `laws` finds a law by name and never reads a file.
@@ -93,13 +89,11 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         law = about.find_law(laws)
         with located("gpu"):
             deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=notes.append)
-        question = bounds.question(law, deployment, about, kv_heads=serving.kv_heads, unpriced=True)
+        question = bounds.question(law, deployment, about, kv_heads=serving.kv_heads)
     except InputError as error:
         where = error.where and error.where.removeprefix("--")
         raise type(error)(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
     _check_work(question, deployment.max_gpus, len(law.draws))
-    if question.training is None:  # of a GPU without a price
-        bounds = replace(bounds, train_gpu=None, mfu=None)
     try:
         source = serving.open_latency(deployment, remark=notes.append)
     except MoescaleError as error:
@@ -109,31 +103,22 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         deployment=deployment,
         latency=source,
         details=about,
-        kv_heads=serving.kv_heads,
-        unpriced=True,
-        slower=serving.max_tpot is None,
-        wider=serving.wider(deployment),
+        serving=serving,
     )
-    return Asked(
-        law=law,
-        question=question,
-        request=request,
-        command=_command({type(group): group for group in (bounds, about, serving)}, given, law),
-        notes=tuple(notes),
-    )
+    command = _command({type(group): group for group in (bounds, about, serving)}, given, law)
+    return Asked(law=law, question=question, request=request, command=command, notes=tuple(notes))
 
 
 def faults(query: Mapping[str, str], laws: Callable[[str], Law]) -> dict[str, InputError]:
     """The keys of a query without which the rest is a question, each with what is wrong with it."""
-    found: dict[str, InputError] = {
-        key: unknown_name("setting", key, OPTIONS, where="address") for key in query if key not in OPTIONS
-    }
+    unknown = query.keys() - OPTIONS.keys()
+    found: dict[str, InputError] = {key: unknown_name("setting", key, OPTIONS, where="address") for key in unknown}
     while True:
         kept = {key: value for key, value in query.items() if key not in found}
         try:
             read_state(kept, laws)
         except InputError as error:
-            where = (error.where or "").removeprefix("--")
+            where = error.where or ""
             if where in kept and not kept[where].startswith(PREFIX):  # a lost upload can be given again
                 found[where] = error
                 continue
@@ -144,27 +129,24 @@ def faults(query: Mapping[str, str], laws: Callable[[str], Law]) -> dict[str, In
 
 def _read(group: type[Options], given: Mapping[str, str]) -> Options:
     own = ((key, name, kind) for key, (of, name, kind) in OPTIONS.items() if of is group and key in given)
-    return group(**{name: _parsed(kind, given[key], key) for key, name, kind in own})
+    return group(**{name: (kind.parse if kind.metavar else _switch)(given[key], key) for key, name, kind in own})
 
 
-def _parsed(kind: Described, text: str, key: str) -> object:
-    if kind.metavar:
-        return kind.parse(text, key)
-    if text.lower() not in SWITCH:
-        raise InputError(
-            f"{text!r} is no state of a switch", where=key, nearest="true or false", next_step="or leave it out"
-        )
-    return SWITCH[text.lower()]
+def _switch(text: str, key: str) -> bool:
+    if (found := SWITCH.get(text.lower())) is None:
+        what = f"{text!r} is no state of a switch"
+        raise InputError(what, where=key, nearest="true or false", next_step="or leave it out")
+    return found
 
 
 def _check_work(question: Question, gpus: int, draws: int) -> None:
     counts = len({*question.experts, question.match_experts})
     most = MOST_WORK if question.life is None else MOST_WORK / LIFE_WORK
     if counts * (gpus + draws / DRAWS_PER_GPU) > most:
-        fewer = int(most / counts - draws / DRAWS_PER_GPU)
+        fewer, life = int(most / counts - draws / DRAWS_PER_GPU), "" if question.life is None else ", for a whole life,"
+        what = f"{counts} expert counts on up to {gpus} GPUs under a law of {draws} draws{life}"
         raise InputError(
-            f"{counts} expert counts on up to {gpus} GPUs under a law of {draws} draws"
-            f"{'' if question.life is None else ', for a whole life,'} are more than the page computes at a time",
+            f"{what} are more than the page computes at a time",
             where="max-gpus",
             nearest=f"{fewer} GPUs" if fewer >= 1 else None,
             next_step="ask for fewer GPUs, expert counts or draws, or run `moescale plan`, which has no such limit",

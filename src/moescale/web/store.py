@@ -6,8 +6,7 @@ it again. The server loads this module, and no NumPy with it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -32,42 +31,31 @@ class Uploaded:
     entry: dict[str, Any]
 
 
-class Laws:
-    """The uploaded laws, and by `find` those of the catalogue too."""
+def keep(laws: dict[str, Uploaded], law: Uploaded) -> None:
+    """Keep a law, as the newest of MOST_LAWS."""
+    laws.pop(law.name, None)
+    laws[law.name] = law
+    for old in [*laws][:-MOST_LAWS]:
+        del laws[old]
 
-    def __init__(self, kept: Iterable[Uploaded] = ()) -> None:
-        self._kept = OrderedDict((one.name, one) for one in kept)
 
-    def keep(self, law: Uploaded) -> None:
-        """Keep a law, as the newest."""
-        self._kept[law.name] = law
-        self._kept.move_to_end(law.name)
-        if len(self._kept) > MOST_LAWS:
-            self._kept.popitem(last=False)
+def text_of(laws: Mapping[str, Uploaded], name: str) -> str:
+    """The text of a law of this session; InputError where it has none of this name."""
+    if name not in laws:
+        what = "the law of this link was uploaded to another session, which has ended"
+        raise InputError(what, where="law", next_step="upload its law file again, or choose a law of the catalogue")
+    return laws[name].text
 
-    def every(self) -> list[Uploaded]:
-        """This session's laws, the oldest first."""
-        return list(self._kept.values())
 
-    def uploaded(self, name: str) -> Uploaded:
-        """A law of this session; InputError where it has none of this name."""
-        if name not in self._kept:
-            raise InputError(
-                "the law of this link was uploaded to another session, which has ended",
-                where="law",
-                next_step="upload its law file again, or choose a law of the catalogue",
-            )
-        return self._kept[name]
+def find(laws: Mapping[str, Uploaded], name: str) -> Law:
+    """A law of this session or of the catalogue. Names are looked up and never opened as files."""
+    from moescale.scaling_laws import catalogue_names, find_law
 
-    def find(self, name: str) -> Law:
-        """A law by name. Names are looked up and never opened as files."""
-        from moescale.scaling_laws import catalogue_names, find_law
-
-        if name.startswith(PREFIX):
-            return _parsed(self.uploaded(name).text)
-        if name.lower() not in catalogue_names():
-            raise unknown_name("law", name, catalogue_names(), where="law")
-        return find_law(name)
+    if name.startswith(PREFIX):
+        return _parsed(text_of(laws, name))
+    if name.lower() not in catalogue_names():
+        raise unknown_name("law", name, catalogue_names(), where="law")
+    return find_law(name)
 
 
 @lru_cache(maxsize=4)

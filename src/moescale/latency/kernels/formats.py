@@ -33,7 +33,6 @@ KINDS = {
 # not with vLLM, whose block rows hold the host's launch: 62 us on H100, 270 us on B200 for a product of one token that
 # takes 7 us otherwise.
 PRODUCTS = {"fp8": ("fp8", "fp8_block"), "nvfp4": ("nvfp4",), "int4": ("int4_wo",)}
-BLOCK_PRODUCTS = ("fp8_block", "fp8")
 BLOCK_ENGINES = ("trtllm", "sglang")
 # Experts in fp8: blocks, as most published checkpoints have them, or one scale a tensor where the checkpoint does. In mxfp4:
 # activations are quantised to mxfp8 where the GPU has such arithmetic (Blackwell, where alone it was measured).

@@ -21,8 +21,8 @@ ACCIDENT = 1.5
 class LogGrid:
     """Times over a rectangular grid of sizes, all as natural logarithms.
 
-    Below an axis the time of its smallest size holds (a kernel never takes less than its launch); above it the time
-    rises with `slopes`, the exponent of a saturated kernel, up to MOST_BEYOND times the largest size.
+    Below an axis the time of its smallest size holds; above it time rises with `slopes`, the exponents of a saturated
+    kernel, up to MOST_BEYOND.
     """
 
     axes: tuple[FloatArray, ...]  # ascending logarithms of sizes
@@ -57,13 +57,11 @@ class LogGrid:
 
 
 def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[float, ...]) -> LogGrid:
-    """The grid of measured rows: one size array an axis, all (n,); rows of equal sizes are averaged (in logarithms).
+    """The grid of measured rows: one size array an axis, all (n,); rows of equal sizes are averaged, accidents left out.
 
-    Rows that take ACCIDENT times as long as the next larger size along every axis are left out. Holes, such as sizes that
-    the GPU's memory did not hold and head counts that nobody measured, are filled in two steps. (1) Between measured sizes of
-    an axis: interpolated along it, the last axis first. (2) Elsewhere: continued from the nearest smaller known size with that
-    axis's slope, or where there is none, from the nearest larger one with its time; of several axes the least time, as the
-    launch of small rows gives too much. The last two axes come first, then all: kernels of other head counts can be others.
+    Holes are filled in two steps: between measured sizes along an axis, the last one first; elsewhere from the nearest
+    smaller known size with that axis's slope, or the nearest larger one with its time, of several axes the least, along
+    the last two axes first.
     """
     values, index = zip(*(np.unique(size, return_inverse=True) for size in sizes), strict=True)
     total = np.zeros([len(v) for v in values])
@@ -77,22 +75,16 @@ def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[fl
     rises = [np.diff(log_s, axis=i, append=np.nan) for i, size in enumerate(log_s.shape) if size > 1]
     if rises:
         log_s[np.max(rises, axis=0) < -np.log(ACCIDENT)] = np.nan
-    if np.isnan(log_s).any():
-        for i in reversed(range(len(axes))):
-            _interpolate(log_s, axes[i], i)
-        every = tuple(range(len(axes)))
-        for along in (every[-2:], every):
-            _continue(log_s, axes, slopes, along)
+    every = tuple(range(len(axes)))
+    for i in reversed(every):
+        curves = np.moveaxis(log_s, i, -1)
+        known = ~np.isnan(curves)
+        for at in np.argwhere(known.any(axis=-1) & ~known.all(axis=-1)):
+            curve, there = curves[tuple(at)], known[tuple(at)]
+            curve[:] = np.interp(axes[i], axes[i][there], curve[there], left=np.nan, right=np.nan)
+    for along in (every[-2:], every):
+        _continue(log_s, axes, slopes, along)
     return LogGrid(axes, log_s, slopes)
-
-
-def _interpolate(log_s: FloatArray, axis: FloatArray, i: int) -> None:
-    """Fill NaN between known values of dimension `i`, in place."""
-    curves = np.moveaxis(log_s, i, -1)
-    known = ~np.isnan(curves)
-    for at in np.argwhere(known.any(axis=-1) & ~known.all(axis=-1)):
-        curve, there = curves[tuple(at)], known[tuple(at)]
-        curve[:] = np.interp(axis, axis[there], curve[there], left=np.nan, right=np.nan)
 
 
 def _continue(

@@ -15,7 +15,7 @@ shape itself is answered from its own rows.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -50,10 +50,8 @@ SAME = 0.01  # e-folds within which a shape counts as the measured one
 SAME_WEIGHT = 1e4
 STEPS_AN_OCTAVE = 8
 OCTAVES = (-10, 16)  # of pairs per local expert
-# Of the formula's constants, in their order: where a fit begins, and what it stays in.
-START = (20.0, 0.8, 0.4, 2.0, 1.0, 1.0, 0.4, 4.0, 1.0)
-LOWEST = (1.0, 0.1, 0.05, 1.0, 0.01, 0.05, 0.01, 0.1, 0.01)
-HIGHEST = (300.0, 1.5, 1.2, 8.0, 20.0, 50.0, 1.0, 64.0, 50.0)
+# How unevenly tokens fall on experts: a power law with this exponent is what aiconfigurator-core takes for MoE models.
+LOAD = "power_law_1.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,26 +181,22 @@ class Rows:
 
 
 @cache
-def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Rows:
-    """The table's rows, of each size those of the fastest kernel source.
-
-    Raises InputError for a format or load that was not measured.
-    """
-    table = find_table(system, "moe", engine, version, "moe_perf", load=load)
+def moe_rows(system: str, engine: str, version: str, kind: str) -> Rows:
+    """The table's rows, of each size those of the fastest kernel source; InputError for a format that was not measured."""
+    table = find_table(system, "moe", engine, version, "moe_perf")
     if table is None:
         raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")
-    rows = _read(table, kind, load)
+    rows = _read(table, kind)
     for other in EXPERTS_OF.get((engine, kind), ()):
-        rows = np.concatenate([rows, _rows_of(system, other, kind, load, SHARED_EXPERT_KERNELS)])
+        rows = np.concatenate([rows, _rows_of(system, other, kind, SHARED_EXPERT_KERNELS)])
     lender, kernel = SERVED_WITH.get((engine, kind), ("", ""))
     if lender in engines(system):  # in place of those of the same widths, where each GPU holds a part of all experts
-        found = _rows_of(system, lender, kind, load, kernel)
+        found = _rows_of(system, lender, kind, kernel)
         found = found[found[:, EP] == 1]
         replaced = np.isin(_key(rows[:, 1], rows[:, 2]), _key(found[:, 1], found[:, 2])) & (rows[:, EP] == 1)
         rows = np.concatenate([rows[~replaced], found])
     if not len(rows):
-        what = f"no {kind} experts were measured for {engine} on {system} with the load {load}"
-        raise InputError(what, where="silicon", nearest=", ".join(table.text_values("distribution")))
+        raise InputError(f"no {kind} experts were measured for {engine} on {system}", where="silicon")
     rows = rows[~np.isin(_key(rows[:, 1], rows[:, 2]), [_key(*widths) for widths in UNCLEAR_SHAPES])]
     places, latency_s = of_the_fastest(rows[:, : len(SIZES)], rows[:, -2], rows[:, -1])
     tokens, d_model, inter, top_k, experts, tp, ep = places.T
@@ -217,38 +211,23 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
     )
 
 
-def _read(table: Table, kind: str, load: str, **source: str) -> FloatArray:
-    """The rows of a number format and load, (n, 9): SIZES, a number for the kernel source, seconds."""
-    columns = read_columns(table, (*SIZES, "kernel_source", "latency"), moe_dtype=kind, distribution=load, **source)
+def _read(table: Table, kind: str, **source: str) -> FloatArray:
+    """The rows of a number format, (n, 9): SIZES, a number for the kernel source, seconds."""
+    columns = read_columns(table, (*SIZES, "kernel_source", "latency"), moe_dtype=kind, distribution=LOAD, **source)
     return np.stack(list(columns.values()), axis=1)
 
 
-def _rows_of(system: str, engine: str, kind: str, load: str, kernel: str) -> FloatArray:
+def _rows_of(system: str, engine: str, kind: str, kernel: str) -> FloatArray:
     """The rows of another engine's current table whose kernel source has this name in it; often none."""
-    table = find_table(system, "moe", engine, default_version(system, engine), "moe_perf", load=load)
+    table = find_table(system, "moe", engine, default_version(system, engine), "moe_perf")
     found = [np.empty((0, len(SIZES) + 2))]
     if table is None:
         return found[0]
     for source in table.text_values("kernel_source"):
         if kernel in source:
-            found.append(_read(table, kind, load, kernel_source=source))
+            found.append(_read(table, kind, kernel_source=source))
             found[-1][:, -2] = -len(found)  # none of the engine's own
     return np.concatenate(found)
-
-
-def fit_formula(rows: Rows, system: System, kind: str, start: Formula | None = None) -> Formula:
-    """Least squares on the logarithms, robust to outlying rows (soft L1 beyond 10%)."""
-    from scipy.optimize import least_squares
-
-    measured = np.log(rows.latency_s)
-
-    def off(logs: FloatArray) -> FloatArray:
-        return np.log(formula_s(Formula(*np.exp(logs)), rows.shape, system, kind)) - measured
-
-    low, high = np.log(LOWEST), np.log(HIGHEST)
-    first = np.clip(np.log(START if start is None else astuple(start)), low, high)
-    found = least_squares(off, first, loss="soft_l1", f_scale=0.1, bounds=(low - 1e-9, high + 1e-9))
-    return Formula(*np.exp(found.x).tolist())
 
 
 def kernels_of(rows: Rows, formula: Formula, system: System, kind: str) -> MoeKernels:
@@ -272,16 +251,10 @@ def kernels_of(rows: Rows, formula: Formula, system: System, kind: str) -> MoeKe
     )
 
 
-def shipped_formula(system: str, engine: str, version: str, kind: str, load: str) -> Formula | None:
-    """The formula that catalogue/moe_formulas.toml holds for these rows; None where they were not fitted beforehand."""
-    wanted = {"system": system, "engine": engine, "version": version, "kind": kind, "load": load}
-    entries = catalogue.read("moe_formulas.toml")["formula"]
-    return next((Formula(*entry["constants"]) for entry in entries if wanted.items() <= entry.items()), None)
-
-
 @cache
-def moe_kernels(system: str, engine: str, version: str, kind: str, load: str) -> MoeKernels:
-    """Measured experts, ready to be asked; the formula is looked up, or fitted where it is not in the catalogue."""
-    rows, on = moe_rows(system, engine, version, kind, load), find_system(system)
-    formula = shipped_formula(system, engine, version, kind, load) or fit_formula(rows, on, kind)
-    return kernels_of(rows, formula, on, kind)
+def moe_kernels(system: str, engine: str, version: str, kind: str) -> MoeKernels:
+    """Measured experts, ready to be asked, with the formula that scripts/fit_moe_formulas.py fitted to their rows."""
+    wanted = {"system": system, "engine": engine, "version": version, "kind": kind, "load": LOAD}
+    rows, entries = moe_rows(system, engine, version, kind), catalogue.read("moe_formulas.toml")["formula"]
+    formula = next(Formula(*entry["constants"]) for entry in entries if wanted.items() <= entry.items())
+    return kernels_of(rows, formula, find_system(system), kind)

@@ -7,25 +7,26 @@ float64(float32(count * tick)) / repeats, as a decimal (tick 0), or as it is.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InputError, install, unknown_name
-from moescale.latency.kernels import installed
-from moescale.latency.kernels.installed import InstalledTable
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.typing import FloatArray
 
 FOLDER = "kernels"  # of the catalogue
 INDEX = "index.json"
+PACKAGE = "aiconfigurator_core"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class PackedTable:
 @cache
 def index() -> dict[str, Any]:
     """What the archives hold, by system, and where it came from."""
-    return json.loads((_folder() / INDEX).read_text(encoding="utf-8"))
+    return json.loads(_bytes(INDEX))
 
 
 def _current(system: str) -> dict[str, str]:
@@ -92,19 +93,14 @@ def _current(system: str) -> dict[str, str]:
     return index()["systems"].get(system, {}).get("engines", {})
 
 
-def is_whole(system: str, engine: str, version: str) -> bool:
-    """Whether everything that is read of this engine and version is here."""
-    return engine == index()["engine"] and _current(system).get(engine) == version
-
-
-def _folder() -> Any:
-    return resources.files("moescale.catalogue") / FOLDER
+def _bytes(name: str) -> bytes:
+    return (resources.files("moescale.catalogue") / FOLDER / name).read_bytes()
 
 
 @cache
 def _archive(system: str) -> Mapping[str, npt.NDArray[Any]]:
     """The archive, from memory: no file stays open."""
-    return np.load(io.BytesIO((_folder() / f"{system}.npz").read_bytes()))
+    return np.load(io.BytesIO(_bytes(f"{system}.npz")))
 
 
 def _numbers(system: str, name: str, kind: str) -> npt.NDArray[Any]:
@@ -126,7 +122,95 @@ def _times(system: str, key: str, block: dict[str, Any], name: str) -> FloatArra
     return times
 
 
+def present() -> bool:
+    """Whether the package is installed; nothing of it is loaded."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
+def root() -> Path:
+    """The folder of its systems, where it is installed (`check_present`)."""
+    found = importlib.util.find_spec(PACKAGE)
+    assert found is not None
+    assert found.submodule_search_locations
+    return Path(found.submodule_search_locations[0]) / "systems"
+
+
+def version_key(version: str) -> tuple[tuple[int, int | str], ...]:
+    """Sorts 0.9 before 0.14 and 1.3.0rc9 before 1.3.0rc20."""
+    parts = [*version.replace("rc", ".-1.").replace("post", ".1.").split("."), "0"]
+    return tuple((0, int(part)) if part.lstrip("-").isdigit() else (-1, part) for part in parts if part)
+
+
+def stand_ins(folder: Path, version: str) -> list[Path]:
+    """Version folders in the order in which they may stand in: the version, older ones newest first, newer ones."""
+    found = sorted((path for path in folder.glob("*") if path.is_dir()), key=lambda path: version_key(path.name))
+    older = [path for path in found if version_key(path.name) <= version_key(version)]
+    return older[::-1] + found[len(older) :]
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledTable:
+    """A Parquet file of the package; its methods are those of PackedTable."""
+
+    path: Path
+
+    def read_columns(self, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
+        """Columns of the rows whose text columns hold these values, as `tables.read_columns` gives them; latency in ms."""
+        file, texts = self._opened()
+        have = file.schema_arrow.names
+        table = file.read(columns=[name for name in {*names, *equal} if name in have])
+        kept = np.ones(table.num_rows, dtype=bool)
+        for name, value in equal.items():
+            column = table[name].combine_chunks().dictionary_encode()
+            codes = [code for code, text in enumerate(column.dictionary.to_pylist()) if text == value]
+            kept &= np.isin(_values(column.indices), codes)
+        columns = dict.fromkeys(names, np.zeros(kept.sum()))
+        for name in (name for name in names if name in have):
+            column = table[name].combine_chunks()
+            column = column.dictionary_encode().indices if name in texts else column
+            columns[name] = np.asarray(_values(column), dtype=np.float64)[kept]
+        return columns
+
+    def text_values(self, name: str) -> tuple[str, ...]:
+        """The distinct texts of one column; empty where the table has no such column."""
+        _, texts = self._opened()
+        return tuple(text for (text,) in self.distinct_rows((name,))) if name in texts else ()
+
+    def distinct_rows(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """The distinct combinations of some text columns, sorted; of rows that lack none."""
+        from pyarrow.parquet import ParquetFile
+
+        rows = ParquetFile(self.path).read(columns=list(names)).group_by(list(names)).aggregate([]).to_pylist()
+        return sorted({tuple(map(str, row.values())) for row in rows if None not in row.values()})
+
+    def _opened(self) -> tuple[Any, list[str]]:
+        """The file and its columns of text, to be read as codes of a dictionary, which takes a tenth of the time.
+
+        The file itself: pyarrow's read_table would load its data sets, and pandas with them.
+        """
+        from pyarrow.parquet import ParquetFile
+
+        file = ParquetFile(self.path)
+        schema: Any = file.schema_arrow
+        kinds = zip(schema.names, schema.types, strict=True)
+        texts = [str(name) for name, kind in kinds if str(kind) in ("string", "large_string")]
+        return ParquetFile(self.path, metadata=file.metadata, read_dictionary=texts), texts
+
+
+def _values(array: Any) -> npt.NDArray[Any]:
+    """The numbers of an Arrow array; without nulls from its buffer, as its own conversion would load pandas for 0.25 s."""
+    return np.asarray(array.to_numpy(zero_copy_only=False)) if array.null_count else np.from_dlpack(array)
+
+
+def find_installed(system: str, family: str, engine: str, version: str, stem: str) -> InstalledTable | None:
+    """The package's table of an operation for a version, or else for the version next to it; None where there is none."""
+    folders = stand_ins(root() / "data" / system / family / engine, version)
+    found = next((path for folder in folders if (path := folder / f"{stem}.parquet").is_file()), None)
+    return None if found is None else InstalledTable(found)
+
+
 Table = PackedTable | InstalledTable
+Place = tuple[str, str, str, str, str]  # of a table: system, family, engine, version, stem
 
 
 def systems() -> tuple[str, ...]:
@@ -147,11 +231,6 @@ def engines(system: str) -> tuple[str, ...]:
     return tuple(sorted(_current(system)))
 
 
-def versions(system: str, engine: str) -> tuple[str, ...]:
-    """Versions of an engine with tables, oldest first; the current one alone without the package."""
-    return installed.versions(system, engine) if installed.present() else (default_version(system, engine),)
-
-
 def default_version(system: str, engine: str) -> str:
     """The engine's current version; raises InputError for an engine without tables on this system."""
     if engine not in _current(system):
@@ -159,36 +238,27 @@ def default_version(system: str, engine: str) -> str:
     return _current(system)[engine]
 
 
-def check_present(system: str, engine: str, version: str, load: str) -> None:
-    """Raise InputError where the tables of an engine's version, or a load on experts, are neither here nor installed."""
-    if not (is_whole(system, engine, version) and load == index()["load"]) and not installed.present():
-        what = f"the kernels of {engine} {version} on {system} come with the extra `kernels`, which is not installed"
+def check_present(system: str, engine: str) -> None:
+    """Raise InputError where the tables of an engine are neither here nor installed."""
+    if engine != index()["engine"] and not present():
+        what = f"the kernels of {engine} {default_version(system, engine)} on {system} come with the extra `kernels`"
         instead = f"{install('kernels')} (Linux x86-64), or take vLLM's kernels (silicon) or the roofline"
-        raise InputError(what, where="silicon", next_step=instead)
+        raise InputError(f"{what}, which is not installed", where="silicon", next_step=instead)
 
 
-def find_table(
-    system: str, family: str, engine: str, version: str, stem: str, *, load: str | None = None
-) -> Table | None:
-    """The table of an operation for a version, or else for the version next to it; None where there is none.
-
-    Under another `load` on experts than the catalogue's, where it is stated, the package's table.
-    """
+def find_table(system: str, family: str, engine: str, version: str, stem: str) -> Table | None:
+    """The table of an operation for a version, or else for the version next to it; None where there is none."""
     key = f"{family}/{engine}/{version}/{stem}"
     entry = index()["systems"].get(system, {}).get("tables", {}).get(key)
-    if load in (None, index()["load"]):
-        # Of other engines there may be a part: the rows that the default one's are compared with.
-        whole = is_whole(system, engine, version) or (entry is not None and not entry.get("part"))
-        if whole or not installed.present():
-            return None if entry is None else PackedTable(system, key, entry)
-    return installed.find_table(system, family, engine, version, stem)
+    # Of other engines there may be a part: the rows that the default one's are compared with.
+    whole = engine == index()["engine"] or (entry is not None and not entry.get("part"))
+    if whole or not present():
+        return None if entry is None else PackedTable(system, key, entry)
+    return find_installed(system, family, engine, version, stem)
 
 
 def read_columns(table: Table, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
-    """Columns of the rows whose text columns hold these values: float64, latency in seconds; absent columns are 0.
-
-    A text column among `names` comes as numbers, one a distinct text.
-    """
+    """Columns of the rows with these texts: float64, seconds, texts as numbers of their own, absent columns 0."""
     columns = table.read_columns(names, **equal)
     return columns | ({"latency": columns["latency"] / 1e3} if "latency" in columns else {})
 
@@ -200,8 +270,10 @@ def measured_formats(family: str, system: str, engine: str, version: str) -> tup
     return () if table is None else table.text_values(f"{family}_dtype")
 
 
-def read_grid(table: Table | None, sizes: tuple[str, ...], slopes: tuple[float, ...], **equal: str) -> LogGrid | None:
+@cache
+def find_grid(place: Place, sizes: tuple[str, ...], slopes: tuple[float, ...], **equal: str) -> LogGrid | None:
     """Seconds over these columns, of the rows whose text columns hold these values; None where there are none."""
+    table = find_table(*place)
     rows = {} if table is None else read_columns(table, (*sizes, "latency"), **equal)
     if not rows or not rows["latency"].size:
         return None
@@ -209,11 +281,7 @@ def read_grid(table: Table | None, sizes: tuple[str, ...], slopes: tuple[float, 
 
 
 def of_the_fastest(keys: FloatArray, sources: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The distinct rows of `keys` (n, sizes), sorted, and the time of each: of the kernel source that is fastest there.
-
-    Sources are alternatives for one operation, of which an engine or who sets it up takes the better one; repeated
-    measurements of one source are averaged (in logarithms).
-    """
+    """The distinct rows of `keys` (n, sizes), sorted, and the time of each: of the kernel source that is fastest there on (geometric) average."""
     # One number a row, by the rank of each of its sizes: rows themselves take ten times as long to sort.
     ranks = [np.unique(column, return_inverse=True) for column in keys.T]
     shape = tuple(values.size for values, _ in ranks)

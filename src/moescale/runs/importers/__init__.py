@@ -12,25 +12,19 @@ from moescale.runs.importers.guesses import plain
 from moescale.runs.importers.rows import Imported, rows_of, rule_of
 
 TRACKERS = ("mlflow", "wandb", "tensorboard", "trainer", "csv")
-"""What `import_runs` reads: each a module here, whose `read_NAME(source, wanted)` gives runs and warnings."""
+"""What `import_runs` reads: each by `read_NAME(source, wanted)` of the module of its name (W&B's: csv)."""
 
-Rule = str
-"""Where a column is from, as `--set COLUMN=EXPR` states it: a name, an expression over names, a number, or a 'text'."""
-
-__all__ = ["TRACKERS", "Imported", "Rule", "import_runs", "rule_of"]
+__all__ = ["TRACKERS", "Imported", "import_runs", "rule_of"]
 
 
 def import_runs(
-    tracker: str,
-    source: str | Path,
-    *,
-    mapping: Mapping[str, Rule] | None = None,
-    unfinished: bool = False,
+    tracker: str, source: str | Path, *, mapping: Mapping[str, str] | None = None, unfinished: bool = False
 ) -> Imported:
     """The rows of a run table from the runs that a tracker holds in a folder, in a file, or under a URI.
 
-    `mapping` says where columns come from; what it leaves open is guessed.
-    Raises InputError for an unknown tracker, a source that holds no run, and where no run makes a row.
+    `mapping` says where columns come from, as `--set COLUMN=EXPR`: a name, an expression over names, a number, or a
+    'text'; what it leaves open is guessed. Raises InputError for a source that holds no run, and where no run makes a
+    row.
     """
     if tracker not in TRACKERS:
         raise unknown_name("tracker", tracker, TRACKERS)
@@ -40,6 +34,6 @@ def import_runs(
         words = plain(metric)
         return "loss" in words or "token" in words or metric in named
 
-    reader: Any = import_module(f"{__name__}.{tracker}")
+    reader: Any = import_module(f"{__name__}.{'csv' if tracker == 'wandb' else tracker}")
     runs, warnings = getattr(reader, f"read_{tracker}")(str(source), wanted)
     return rows_of(runs, mapping, unfinished=unfinished, source=str(source), warnings=warnings)

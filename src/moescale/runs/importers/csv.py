@@ -16,7 +16,7 @@ from moescale.errors import InputError
 from moescale.io import frames
 from moescale.io.json_text import parse_json
 from moescale.runs.importers.guesses import LOSS_COLUMN, may_be
-from moescale.runs.importers.tracked_run import FINISHED, TrackedRun, Wanted, scalars
+from moescale.runs.importers.tracked_run import FINISHED, TrackedRun, Wanted, existing, scalars
 from moescale.units import parse_count
 
 NAMES = ("name", "run_name", "tags.mlflow.runname", "run", "run_id", "id", "model", "model_name")  # in lower case
@@ -29,15 +29,21 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),\d+(?:[eE][+-]?\d+)?")
 
 
-def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
-    """The rows of a table as runs, and warnings.
+def read_wandb(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
+    """The runs of the CSV export of W&B's run table, and warnings; InputError for anything else."""
+    if existing(source).suffix.lower() not in (".csv", ".tsv"):
+        step = "upload offline runs (`wandb sync`), and export the table of runs as CSV"
+        raise InputError("there is no CSV export of W&B's run table", where=source, next_step=step)
+    return read_csv(source, wanted)
 
-    A cell may be a number with a unit (7B), a percentage (a share), or have its digits in groups. Raises InputError for
-    what is no table, and for W&B's export of a chart.
+
+def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
+    """The rows of a table as runs, and warnings; InputError for what is no table, and for W&B's export of a chart.
+
+    A cell may be a number with a unit (7B), a percentage (a share), or have its digits in groups.
     """
     del wanted
-    path = Path(source)
-    if path.is_dir():
+    if Path(source).is_dir():
         raise InputError("is a folder", where=source, next_step=f"give one table: {frames.FORMATS}")
     table = frames.read_table(source)
     if any(name.endswith(("__MIN", "__MAX")) for name in table.columns):
@@ -45,8 +51,8 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
         raise InputError(what, where=source, next_step="export the table of runs: one row a run")
     warnings: list[str] = []
     columns = _columns(table, warnings)
-    states = (name for name in STATE_NAMES if name in columns and STATES.issuperset(map(_lowered, columns[name])))
-    state = next(states, None)
+    states = {name: {str(cell).strip().lower() for cell in columns[name]} for name in STATE_NAMES if name in columns}
+    state = next((name for name, found in states.items() if found <= STATES), None)
     naming = sorted((name for name in columns if name.lower() in NAMES), key=lambda name: NAMES.index(name.lower()))
     runs: list[TrackedRun] = []
     for row in range(table.n_rows):
@@ -62,8 +68,8 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
 def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
     """The cells by column: floats, truths, or texts; None where there is none, NaN where a loss is."""
     found: dict[str, list[Any]] = {}
-    with_commas: dict[str, list[str]] = {}
     texts_of: dict[str, list[str]] = {}
+    with_commas: list[str] = []
     for name, column in table.columns.items():
         values = frames.as_values(column)
         found[name] = values.tolist()
@@ -72,22 +78,21 @@ def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
             told = zip(found[name], frames.as_texts(column).tolist(), strict=True)
             found[name] = [None if math.isnan(v) and text.strip().lower() not in ended else v for v, text in told]
         elif values.dtype == np.object_ and name.lower() not in NAMES:
-            texts = texts_of[name] = [_GAP.sub("", text.strip()) for text in found[name]]
-            numbers = [text.rstrip("% ") for text in texts if "," in text]
-            if all(_THOUSANDS.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text) for text in numbers):
-                with_commas[name] = numbers
-    decimal = any(not _THOUSANDS.fullmatch(text) for numbers in with_commas.values() for text in numbers)
-    for name, commas in with_commas.items():
-        texts = texts_of[name]
-        plain = [text.replace(".", "").replace(",", ".") if decimal else text.replace(",", "") for text in texts]
-        numbers = _numbers(plain if commas else texts)
-        if numbers is None:
-            continue
-        found[name] = numbers
-        if commas:
-            at = next(i for i, text in enumerate(texts) if "," in text)
-            kind = "decimal marks" if decimal else "thousands separators"
-            warnings.append(f"commas in column {name!r} are taken as {kind}: {texts[at]} is {numbers[at]:.10g}")
+            texts = [_GAP.sub("", text.strip()) for text in found[name]]
+            commas = [text.rstrip("% ") for text in texts if "," in text]
+            if all(_THOUSANDS.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text) for text in commas):
+                texts_of[name] = texts
+                with_commas += commas
+    decimal = any(not _THOUSANDS.fullmatch(text) for text in with_commas)
+    kind, marks = ("decimal marks", {".": "", ",": "."}) if decimal else ("thousands separators", {",": ""})
+    for name, texts in texts_of.items():
+        at = next((i for i, text in enumerate(texts) if "," in text), None)
+        numbers = _numbers(texts if at is None else [text.translate(str.maketrans(marks)) for text in texts])
+        if numbers is not None:
+            found[name] = numbers
+            if at is not None:
+                told = f"commas in column {name!r} are taken as {kind}"
+                warnings.append(f"{told}: {texts[at]} is {numbers[at]:.10g}")
     return found
 
 
@@ -109,7 +114,3 @@ def _unfolded(cell: Any) -> Any:
             mapping = ast.literal_eval(_UNNAMED.sub("None", cell)) if "'" in cell else parse_json(cell, where="")
             return mapping if isinstance(mapping, Mapping) else cell
     return cell
-
-
-def _lowered(cell: Any) -> str | None:
-    return cell.strip().lower() if isinstance(cell, str) else None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from moescale import catalogue
 from moescale.errors import InputError
@@ -18,9 +17,7 @@ from moescale.runs.importers.tracked_run import STEP, Logged, Origin, Scalar, Tr
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 LOSS_COLUMN = "loss"
-
 SAME = 1e-6  # relative difference of two columns that state one value, each rounded
-
 SHAPE = "the model's configuration (without embeddings)"
 DENSE = "1 where nothing else says it"
 FLOS = "total_flos / (6 times the parameters that Trainer counts)"
@@ -39,6 +36,7 @@ def _synonyms() -> tuple[re.Pattern[str], Mapping[str, str]]:
     return re.compile(rf"(?:(?<=_)|^)(?:{longest_first})(?=_|$)"), stands_for
 
 
+EXPERT_WORDS = re.compile("expert|moe", re.IGNORECASE)  # in a name of a run that is not dense
 _UNIT = re.compile(
     r"(?:(.+?)_)?(?:in_)?(k|m|b|g|t|thousands?|millions?|mn|billions?|bn|trillions?|1e\d{1,2}|10_\d{1,2})(_tokens|_params)?"
 )
@@ -58,8 +56,8 @@ def plain(name: str) -> str:
 
 def _stems(text: str, column: str) -> Iterator[tuple[str, str]]:
     """A plain name, and without the unit that it ends in, that unit's factor beside it; each also without n or count."""
-    units = _UNIT.fullmatch(text) if column in _COUNTS else None
     stems = [(text, "")]
+    units = _UNIT.fullmatch(text) if column in _COUNTS else None
     if units is not None and (units[1] or units[3]):
         start, factor = next(pair for pair in _FACTORS.items() if units[2].startswith(pair[0]))
         stem = "_".join(filter(None, (units[1], (units[3] or "")[1:])))
@@ -112,8 +110,7 @@ def stated_wrongly(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
     return next(found, None)
 
 
-@dataclass(frozen=True)
-class _Named:
+class _Named(NamedTuple):
     """A name of the runs with the factor of its unit; none where no name fits, or where those that do state different values."""
 
     name: str = ""
@@ -132,10 +129,9 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> _Named:
     for tier in _tiers(column):
         ranked: list[tuple[int, bool, int, int, str, str]] = []
         for name in names:
-            if (met := _met(name, column, tier)) is not None:
-                place, factor = met
-                count = sum(_value(run, name) is not None for run in runs)
-                ranked += [(-count, name != column, place, len(plain(name)), name, factor)] * bool(count)
+            count = sum(_value(run, name) is not None for run in runs)
+            if count and (met := _met(name, column, tier)) is not None:
+                ranked.append((-count, name != column, met[0], len(plain(name)), name, met[1]))
         if not ranked:
             continue
         best, *others = (found[-2:] for found in sorted(ranked))
@@ -156,14 +152,13 @@ def _differ(runs: Sequence[TrackedRun], *named: tuple[str, str]) -> bool:
     return False
 
 
-def other_unit(names: Iterable[str]) -> InputError | None:
-    """The refusal of the first name that states a loss in another unit than nats per token; None where none does."""
+def refuse_other_unit(names: Iterable[str], where: str) -> None:
+    """Raise InputError for the first name that states a loss in another unit than nats per token."""
     for name in names:
         for tier in _tiers("other_unit"):
             if _met(name, "other_unit", tier) is not None:
                 what = f"{name!r} is {tier['is']}, and a loss of a run table in nats per token"
-                return InputError(what, next_step=tier["advice"].replace("NAME", quoted_name(name)))
-    return None
+                raise InputError(what, where=where, next_step=tier["advice"].replace("NAME", quoted_name(name)))
 
 
 def guess(logged: Logged, column: str) -> tuple[list[Origin], tuple[str, ...]]:
@@ -189,9 +184,9 @@ def guess(logged: Logged, column: str) -> tuple[list[Origin], tuple[str, ...]]:
         origins.append(Origin(SHAPE, [run.sizes.get(column) for run in runs]))
     origins += [origin for origin in guessed if origin.text != repr(column)]
     if column == EXPERTS_COLUMN and not found.unclear:
-        origins.append(Origin(DENSE, [None if _mentions_experts(run) else 1.0 for run in runs]))
+        origins.append(
+            Origin(
+                DENSE, [None if EXPERT_WORDS.search("\n".join((*run.params, *run.metrics))) else 1.0 for run in runs]
+            )
+        )
     return origins, found.unclear
-
-
-def _mentions_experts(run: TrackedRun) -> bool:
-    return any(word in name.lower() for name in (*run.params, *run.metrics) for word in ("expert", "moe"))

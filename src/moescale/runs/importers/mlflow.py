@@ -10,23 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from moescale.errors import InputError
-from moescale.io.files import nearest_file_names
 from moescale.runs.importers import tracked_run
 from moescale.runs.importers.tracked_run import Points, TrackedRun, Wanted, number, scalars
 
 
 def read_mlflow(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
-    """The runs of a tracking URI, a database file, or a folder such as mlruns; no warnings.
-
-    Of `wanted` metrics the whole curve is read, of the others the last value. Raises InputError where there is no store, the
-    server does not answer, or mlflow is not installed.
-    """
+    """The runs of a tracking URI, a database or a folder, the last value of metrics not `wanted`; no warnings."""
     stated = source.removeprefix("sqlite:///").removeprefix("file://")
     if "://" in stated or source.startswith("databricks"):
         return _runs(source, source, wanted), []
-    path = Path(stated)
-    if not os.path.exists(path):
-        raise InputError("no such file or folder", where=source, nearest=nearest_file_names(path))
+    path = tracked_run.existing(stated)
     if path.is_dir():
         if not any(path.glob("*/meta.yaml")):
             advice = "give a database file (mlflow.db), a folder such as mlruns, or the URI of a server"
@@ -56,9 +49,8 @@ def _run(client: Any, run: Any, where: str, wanted: Wanted) -> TrackedRun:
         if not key.startswith("system/"):
             history = client.get_metric_history(identifier, key) if wanted(key) else ()
             ordered = sorted(history, key=lambda point: point.timestamp)
-            points[key] = [(number(point.step), number(point.value)) for point in ordered] or [
-                (math.nan, number(value))
-            ]
+            curve = [(number(point.step), number(point.value)) for point in ordered]
+            points[key] = curve or [(math.nan, number(value))]
     params = scalars(run.data.params, depth=0)
     name, state = str(run.info.run_name or identifier), str(run.info.status).lower()
     return TrackedRun(name, f"{where}, run {identifier}", params, points, state)

@@ -44,10 +44,7 @@ class _LeftOutError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """The rows of a run table as columns, and how they came about.
-
-    `rules` states for each column how many runs took it from where; `left_out` holds (run, reason).
-    """
+    """The rows of a run table as columns, how many runs took each from where (`rules`), who is left out, and why."""
 
     columns: Mapping[str, NDArray[Any]]
     n_found: int
@@ -58,7 +55,7 @@ class Imported:
     @property
     def n_runs(self) -> int:
         """Rows of the table."""
-        return len(next(iter(self.columns.values()))) if self.columns else 0
+        return len(self.columns[SOURCE_COLUMN])
 
     def to_dict(self) -> dict[str, Any]:
         """What the command prints as JSON."""
@@ -77,9 +74,8 @@ def rows_of(
 ) -> Imported:
     """The rows that `moescale.runs.table.read_runs` takes, one a run, with every other scalar as a further column.
 
-    What the mapping leaves open is guessed. Runs that did not end (unless `unfinished`), and runs that lack a size,
-    n_experts, tokens or a loss, are left out with the reason; a loss that ended as NaN or infinity is kept, marked
-    as diverged. Raises InputError where no run is left, and for names that no run has.
+    What the mapping leaves open is guessed. Runs that did not end (unless `unfinished`) or lack a column are left out
+    with the reason; a loss that ended as NaN or infinity is kept, marked as diverged. InputError where no run is left.
     """
     stated, logged = mapping or {}, Logged(runs)
     origins: dict[str, list[Origin]] = {}
@@ -89,9 +85,8 @@ def rows_of(
             origins[column] = [_stated(logged, column, stated[column], source)]
         elif not (column in SIZE_COLUMNS and any(size in stated for size in SIZE_COLUMNS)):
             origins[column], meant = guesses.guess(logged, column)
-            unknown_loss = column == LOSS_COLUMN and not (origins[column] or meant)
-            if unknown_loss and (refused := guesses.other_unit(logged.names)):
-                raise refused.at(source)
+            if column == LOSS_COLUMN and not (origins[column] or meant):
+                guesses.refuse_other_unit(logged.names, source)
             if meant:
                 names = " and ".join(map(repr, meant[:_MOST_STATED]))
                 unclear[column] = f"{names} may be meant, and their values differ"
@@ -109,10 +104,8 @@ def rows_of(
         else:
             rows.append(row)
             used.update(taken)
-    notes = [*warnings]
-    for column, why in unclear.items():
-        if not any(column in row for row in rows):
-            notes.append(f"{column} is left out: {why}; --set {column}=EXPR chooses")
+    absent = [column for column in unclear if not any(column in row for row in rows)]
+    notes = [*warnings, *(f"{column} is left out: {unclear[column]}; --set {column}=EXPR chooses" for column in absent)]
     rows = _one_size(rows, left_out, notes)
     if not rows:
         what = f"none of {len(runs)} runs gives a row: {_reasons(left_out)}" if runs else "there is no run in it"
@@ -124,7 +117,7 @@ def rows_of(
 
 def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
     counted = Counter(reason for _, reason in left_out).most_common()
-    first = dict(reversed([(reason, run) for run, reason in left_out]))
+    first = {reason: run for run, reason in reversed(left_out)}
     told = [f"{first[reason]}{f' and {n - 1} more' if n > 1 else ''}: {reason}" for reason, n in counted[:3]]
     return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
 
@@ -152,9 +145,10 @@ def _stated(logged: Logged, column: str, rule: str, source: str) -> Origin:
     if rule[0] in "\"'" and rule[-1] == rule[0] and len(rule) > 2:
         constant = rule[1:-1]
     elif name in logged.names:
-        if column == LOSS_COLUMN and (refused := guesses.other_unit([name])) is not None:
-            raise refused.at(where)
-        return logged.loss(name) if column == LOSS_COLUMN else logged.named(name)
+        if column != LOSS_COLUMN:
+            return logged.named(name)
+        guesses.refuse_other_unit([name], where)
+        return logged.loss(name)
     elif not isinstance(constant, bool | float):
         expression = _DOTTED.sub(lambda found: f"`{found[0].strip('`')}`", rule)
         try:
@@ -177,9 +171,6 @@ def _listed(names: Iterable[str]) -> str:
     all_names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 2]}.." for name in names]
     more = f" and {len(all_names) - _MOST_STATED} more" if len(all_names) > _MOST_STATED else ""
     return (", ".join(all_names[:_MOST_STATED]) or "nothing") + more
-
-
-# One run.
 
 
 def _row(
@@ -240,9 +231,6 @@ def _positive(value: Scalar | None) -> bool:
     return isinstance(value, float) and 0 < value < math.inf
 
 
-# All rows.
-
-
 def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:
     """The rows that have the size which most of them have, without the sizes that only some of those have."""
 
@@ -266,9 +254,9 @@ def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
-    names = dict.fromkeys(name for name in _FIRST if any(name in row for row in rows))
-    names |= dict.fromkeys(sorted({name for row in rows for name in row} - {*names, SOURCE_COLUMN}))
-    cells = {name: [row.get(name) for row in rows] for name in (*names, SOURCE_COLUMN)}
+    every = {name for row in rows for name in row}
+    names = [*(name for name in _FIRST if name in every), *sorted(every - {*_FIRST, SOURCE_COLUMN}), SOURCE_COLUMN]
+    cells = {name: [row.get(name) for row in rows] for name in names}
     return {
         name: np.array([bool(v) for v in values]) if name in DIVERGED_COLUMNS else frames.mixed_array(values)
         for name, values in cells.items()

@@ -21,9 +21,8 @@ _ENDED = {0: "", 1: FINISHED, 2: "failed", 3: "running"}  # hparams/api.proto, S
 def read_tensorboard(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     """The runs under a folder, one a folder that holds event files, and warnings about damaged ones.
 
-    A folder of hparams alone, or with a time as its name (as torch's add_hparams makes it), belongs to the one above it. Texts that
-    transformers' Trainer logs, its arguments and the model's config, are params too. Raises InputError where there is
-    no event file, and where TensorBoard is not installed.
+    A folder of hparams alone, or with a time as its name (as torch's add_hparams makes it), belongs to the one above
+    it. Texts that transformers' Trainer logs, its arguments and the model's config, are params too.
     """
     path = Path(source)
     warnings: list[str] = []
@@ -62,9 +61,7 @@ def _read(log: TrackedRun, place: Path, source: str) -> None:
                 _take_text(log, tag, value.string_val[0].decode("utf-8", "replace"))
             elif (numbers := _numbers(value)).size == 1:
                 log.points.setdefault(tag, []).append((float(event.step), float(numbers.flat[0])))
-    if "hparams" in events.summary_metadata or any(
-        each.plugin_data.plugin_name == "hparams" for each in events.summary_metadata.values()
-    ):
+    with suppress(KeyError):  # where there are no hparams
         plugin: Any = tracked_run.library("tensorboard.plugins.hparams.plugin_data_pb2", "tensorboard", source)
         for content in events.PluginTagToContent("hparams").values():
             hparams = plugin.HParamsPluginData.FromString(content)

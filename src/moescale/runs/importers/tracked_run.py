@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moescale.errors import DamagedFileError, InputError, install
 from moescale.io.files import nearest_file_names
@@ -24,23 +23,19 @@ from moescale.io.frames import first_line
 from moescale.models.architecture import Architecture
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
+from moescale.typing import FloatArray
 
 FINISHED = "finished"
 STEP = "step"  # in an expression: the step at which the loss was taken
 
 # The names under which libraries log the optimiser's step; W&B's own _step counts calls of log.
 STEPS = ("train/global_step", "trainer/global_step", "global_step", "step", "iteration", "iter", "_step")
-
 _KIND = re.compile(r"(?:config|summary|params|metrics|hparams)[./]")  # how exports of trackers begin a name
-
 MOST_FILES = 100_000  # that a folder is searched for
 
 Scalar = float | bool | str
-Points = dict[str, list[tuple[float, float]]]
-"""(step, value) pairs of each metric, in the order they were logged; NaN where no step is known."""
-
-Wanted = Callable[[str], bool]
-"""Whether the whole curve of a metric may be asked for; a reader for which curves cost nothing gives them all."""
+Points = dict[str, list[tuple[float, float]]]  # (step, value) of each metric as logged; NaN where no step is known
+Wanted = Callable[[str], bool]  # whether a metric's whole curve may be asked for; where it costs nothing it is given
 
 
 def bare(name: str) -> str:
@@ -49,12 +44,11 @@ def bare(name: str) -> str:
     return name[found.end() :] if found else name
 
 
-@dataclass(frozen=True, eq=False)
-class Series:
+class Series(NamedTuple):
     """A metric over steps: both float64 of one length; steps ascend, NaN (no step known) last."""
 
-    steps: NDArray[np.float64]
-    values: NDArray[np.float64]
+    steps: FloatArray
+    values: FloatArray
 
     def until(self, step: float) -> float | None:
         """The last value at or before `step` (NaN: the last of all); None where there is none."""
@@ -66,9 +60,10 @@ class Series:
 
 @dataclass(eq=False)
 class TrackedRun:
-    """One run of a tracker, which its reader fills. `state` is FINISHED, "" where the tracker does not say, or what it says instead.
+    """One run of a tracker, which its reader fills.
 
-    `where` tells a reader which run is meant; `config` is the Hugging Face configuration of the model, where known.
+    `where` tells a reader which run is meant, `state` is FINISHED, "" where the tracker does not say, or what it says
+    instead, and `config` the Hugging Face configuration of the model, where known.
     """
 
     name: str
@@ -80,8 +75,13 @@ class TrackedRun:
 
     @cached_property
     def metrics(self) -> Mapping[str, Series]:
-        """The curve of each metric; to be asked once all points are there."""
-        return {name: series(logged) for name, logged in self.points.items() if logged}
+        """The curve of each metric, of a step the last value (as after a restart); to be asked when all is read."""
+        curves: dict[str, Series] = {}
+        for name, logged in ((name, logged) for name, logged in self.points.items() if logged):
+            placed = dict(point for point in logged if not math.isnan(point[0]))
+            unplaced = (point for point in logged if math.isnan(point[0]))
+            curves[name] = Series(*np.array([*sorted(placed.items()), *unplaced], dtype=np.float64).T)
+        return curves
 
     def value(self, name: str, step: float) -> Scalar | None:
         """What an expression has under a name: a param, a metric's value at `step` (NaN: its last), or the step itself."""
@@ -95,18 +95,16 @@ class TrackedRun:
         """The last step of any metric, else what the params state; NaN where it is not known."""
         stated = {bare(name): value for name, value in self.params.items()}
         otherwise = next((step for name in STEPS if isinstance(step := stated.get(name), float)), math.nan)
-        logged = (float(step) for points in self.points.values() for step, _ in points if not math.isnan(step))
-        return max(logged, default=otherwise)
+        return max(
+            (float(s) for points in self.points.values() for s, _ in points if not math.isnan(s)), default=otherwise
+        )
 
     @cached_property
     def architecture(self) -> Architecture | None:
         """The shape that a configuration beside the run, or among its params, states; None where there is none readable."""
-        candidates: list[Mapping[str, Any]] = [self.config] if self.config is not None else []
-        for name in self.params:
-            prefix = name.removesuffix("model_type")
-            if prefix != name and prefix[-1:] in ("", ".", "/"):
-                candidates.append({k.removeprefix(prefix): v for k, v in self.params.items() if k.startswith(prefix)})
-        for config in candidates:
+        stated = [name.removesuffix("model_type") for name in self.params if re.search(r"(^|[./])model_type$", name)]
+        of_params = [{k.removeprefix(p): v for k, v in self.params.items() if k.startswith(p)} for p in stated]
+        for config in ([] if self.config is None else [self.config]) + of_params:
             with suppress(InputError):
                 return from_config(config)
         return None
@@ -136,19 +134,6 @@ class TrackedRun:
             return None
         tokens = flos / (6.0 * (float(count_parameters(a).total) - float(a.vocab_size) * float(a.d_model)))
         return float(round(tokens)) if math.isfinite(tokens) else None
-
-
-def series(points: Iterable[tuple[float, float]]) -> Series:
-    """The curve through (step, value) pairs in the order they were logged: of one step the last, as after a restart."""
-    latest: dict[float, float] = {}
-    unplaced: list[tuple[float, float]] = []
-    for step, value in points:
-        if math.isnan(step):
-            unplaced.append((step, value))
-        else:
-            latest[step] = value
-    pairs = np.array([*sorted(latest.items()), *unplaced], dtype=np.float64)
-    return Series(pairs[:, 0], pairs[:, 1])
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
@@ -200,17 +185,18 @@ def scalars(values: Mapping[Any, Any], prefix: str = "", depth: int = 4) -> dict
     return found
 
 
-def files_of(source: str, is_one: Callable[[Path], object], kind: str, advice: str) -> list[Path]:
-    """The files of a tracker: the source itself, or those in the folder and below it in order of their names.
-
-    Links are not followed. Raises InputError for a path that does not exist, where there is no such file, and for a folder
-    of more than MOST_FILES files.
-    """
-    place = Path(source)
-    if not os.path.exists(place):
-        nearest = nearest_file_names(place)
+def existing(source: str) -> Path:
+    """The path of a file or folder; InputError where there is none."""
+    if not os.path.exists(source):
+        nearest = nearest_file_names(source)
         raise InputError("no such file or folder", where=source, nearest=nearest, next_step="check the path")
-    if not os.path.isdir(place):
+    return Path(source)
+
+
+def files_of(source: str, is_one: Callable[[Path], object], kind: str, advice: str) -> list[Path]:
+    """The files of a tracker: the source itself, or those in the folder and below it (not by links), sorted."""
+    place = existing(source)
+    if not place.is_dir():
         return [place]
     inside = (Path(folder, name) for folder, _, names in os.walk(place) for name in names)
     files = list(islice(inside, MOST_FILES + 1))
@@ -260,11 +246,7 @@ def run_name(folder: Path, source: Path) -> str:
     return _printable("/".join(parts) or Path(os.path.abspath(folder)).name or "run")
 
 
-# All runs of a source, column by column.
-
-
-@dataclass(frozen=True, eq=False)
-class Origin:
+class Origin(NamedTuple):
     """Where a column may come from: what is said of it, and its cells, one a run, None where there is none."""
 
     text: str
@@ -297,9 +279,11 @@ class Logged:
 
     def computed(self, expression: str) -> Origin:
         """The numbers of an expression over names; raises InputError for what is none."""
-        columns: dict[str, NDArray[np.float64]] = {}
-        for name in column_names(expression) or (STEP,):
-            cells = self.named(name).cells
-            columns[name] = np.array([cell if isinstance(cell, float) else math.nan for cell in cells])
+        names = column_names(expression) or (STEP,)
+        columns = {name: np.array([_float_or_nan(cell) for cell in self.named(name).cells]) for name in names}
         values, known = evaluate_numbers(expression, columns)
         return Origin(f"'{expression}'", [v if k else None for v, k in zip(values.tolist(), known, strict=True)])
+
+
+def _float_or_nan(cell: Scalar | None) -> float:
+    return cell if isinstance(cell, float) else math.nan

@@ -16,10 +16,7 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+|tracking")
 
 
 def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
-    """The runs under a folder (or of one trainer_state.json), and warnings about files that are none.
-
-    Of a run's checkpoints the latest counts. Raises InputError where there is no trainer_state.json.
-    """
+    """The runs under a folder (or of one trainer_state.json), each by its latest checkpoint; warnings of bad files."""
     path = Path(source)
     latest: dict[Path, tuple[float, Path, dict[str, Any]]] = {}
     warnings: list[str] = []

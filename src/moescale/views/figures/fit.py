@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from moescale.fitting.canonical import RunArrays, inputs_of
-from moescale.fitting.fit import Fit
-from moescale.fitting.holdout import residuals
+from moescale.fitting.fit import Fit, residuals
 from moescale.typing import FloatArray
 from moescale.units import format_count
 from moescale.views.figures import style

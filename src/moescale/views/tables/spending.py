@@ -64,7 +64,6 @@ def training_text(plan: Plan) -> str:
         text += f", {share:.0%} of the budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
-    text += "" if use.trainer is None else f", {use.trainer}"
     return f"{text}, MFU {use.mfu:.2f}{' of bf16' if use.precision else ''}; {_kept(plan, use, use.error)}"
 
 

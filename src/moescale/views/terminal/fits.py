@@ -9,8 +9,8 @@ from rich.console import Console
 
 from moescale.fitting.auto import Chosen
 from moescale.fitting.fit import Fit
-from moescale.fitting.holdout import HoldOut, score
 from moescale.fitting.isoflop import IsoFlop, Minimum, Parabola, Trend
+from moescale.fitting.workflow import HoldOut, score
 from moescale.runs.table import RunTable
 from moescale.scaling_laws.form import Parameter
 from moescale.scaling_laws.law import INPUT_NAMES, Law, Prediction

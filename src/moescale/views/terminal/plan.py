@@ -113,7 +113,7 @@ def _listed(console: Console, lines: Sequence[str]) -> None:
 
 
 def _exported(console: Console, export: Export) -> None:
-    """Files of an export, the parallelism of the run, and the arithmetic of its memory."""
+    """Files of an export, the parallelism of the run, and the arithmetic of its recipe."""
     from moescale.export.launch import split_in_words  # what plans alone do without
 
     choice = export.choice
@@ -127,7 +127,7 @@ def _exported(console: Console, export: Export) -> None:
         f"{choice.days:.3g} days at {choice.mfu:.0%} of peak, attention included.",
     )
     write_paragraph(console, f"{choice.time_in_words[0].upper()}{choice.time_in_words[1:]}.")
-    _listed(console, (*recipe.arithmetic, *choice.memory.arithmetic, *export.notes))
+    _listed(console, (*recipe.arithmetic, *export.notes))
 
 
 def show_compared_models(

@@ -12,10 +12,9 @@ from moescale.options.law import DEFAULT_LAW
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import DECIDES
 from moescale.planning.sweep_design import DesignedRun, SweepDesign
-from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
+from moescale.units import format_count, format_flops, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, ends_text, table_of
 from moescale.views.tables.plan import P_LOSS
-from moescale.views.tables.screen import FAR
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 LOWERS = 0.95  # of the price of being wrong: what is left by runs that are said to lower it
@@ -56,11 +55,7 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
         (Column("E", rank=5), lambda r: f"{r['n_experts']}"),
         (Column("tokens"), lambda r: " ".join(format_count(tokens) for tokens in r["tokens"])),
         (Column("FLOPs", rank=1), lambda r: format_flops(r["training_flops"])),
-        (Column("time", rank=1), lambda r: format_seconds(r["seconds"]) if "seconds" in r else "-"),
-        (
-            Column("state", text=True, rank=4),
-            lambda r: f"{r['state']} at {r['share']:.0%}" if 0 < r["share"] < 1 else r["state"],
-        ),
+        (Column("state", text=True, rank=4), lambda r: r["state"]),
     )
     write_table(console, table_of("", runs, cells))
     done = sum(run["state"] == "finished" for run in runs)
@@ -70,8 +65,6 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
         f"{plural(len(runs), 'run')}, {done} finished, {format_flops(plan['training_flops'])} FLOPs in total, "
         f"{plan['jobs']} in parallel; sizes without embeddings.",
     )
-    time = f"About {format_seconds(plan['seconds'])} left, by" if "seconds" in plan else "For an estimate of time:"
-    write_paragraph(console, f"{time} {plan['rate_from']}.")
     write_paragraph(console, f"Run table: {plan['table']}.")
 
 
@@ -103,8 +96,8 @@ def show_design(
             for c in plan.shapes
         )
         write_paragraph(console, "; --shape ".join((f"`plan` takes {best}", *others)), lead="Shape")
-    swept = [("before", 0, 0.0, found.regret_before, f"{found.certainty_before:.0%}")]
-    swept += [("these runs", len(found.runs), found.flops, found.regret_after, f"{found.certainty_after:.0%}")]
+    swept = [("before", 0, 0.0, found.regret_before, f"{found.count_before.certainty:.0%}")]
+    swept += [("these runs", len(found.runs), found.flops, found.regret_after, f"{found.count_after.certainty:.0%}")]
     swept += [(rival.name, rival.runs, rival.flops, rival.regret, "") for rival in found.rivals]
     rows = [
         (name, f"{n or '-'}", format_flops(flops) if flops else "-", f"{regret:.1%}", sure)
@@ -117,11 +110,6 @@ def show_design(
         write_paragraph(console, _known_decision(found), lead="Decision from the known runs")
     write_line(console)
     write_paragraph(console, _decided(found, plan))
-    of_plan = found.plan_tokens_per_active or 0.0
-    if of_plan > FAR * found.tokens_per_active:
-        most = f"these runs {format_count(found.tokens_per_active)} at most"
-        text = f"E = {found.count_before.experts:g} has {format_count(of_plan)} tokens per active parameter before rounding, {most}."
-        write_paragraph(console, text, lead="Beyond runs")
     write_paragraph(console, _worth(found, served_tokens), lead="Worth it")
     write_table(console, _designed_runs_table(found.runs) if details else _designed_counts_table(found.runs))
     write_line(console)
@@ -149,7 +137,7 @@ def _decided(found: SweepDesign, plan: Plan | None) -> str:
     if now.certainty >= DECIDES:
         known = "with the known runs" if found.known_runs else "by the law alone"
         text = f"One expert count is more likely the cheapest than not {known} (likeliest E {now.certainty:.0%})"
-    elif not found.decides_experts:
+    elif after.certainty < DECIDES:
         text = f"These runs do not decide the expert count (likeliest E {after.certainty:.0%}); "
         if larger is None:
             text += "no larger sweep was tried: none takes more than a tenth of the plan's FLOPs"

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from moescale.models.published import Shape
-from moescale.options.priced import Missed, Priced
+from moescale.options.priced import Priced
 from moescale.serving.accuracy import uncompared
+from moescale.serving.deployment import cache_format, latency_text
 from moescale.serving.disaggregated import LOAD, Pool
 from moescale.serving.gpu_counts import Cost
 from moescale.serving.loads import OpenLoop
-from moescale.serving.question import cache_format, latency_text, weight_format
 from moescale.serving.workload import Answer
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
 from moescale.views.tables import (
@@ -46,18 +46,16 @@ def show_models(console: Console, models: Sequence[Shape]) -> None:
 
 def show_cost(console: Console, found: Priced) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at, then each load that was asked about."""
-    server, cost, deployment = found.server, found.server.cost, found.server.deployment
-    usd_per_hour, priced = float(deployment.usd_per_gpu_hour), found.has_price
+    cost, usd_per_hour = found.cost, float(found.deployment.usd_per_gpu_hour)
     for warning in found.warnings():
         write_paragraph(console, warning, lead="Warning:")
     if cost.usd_per_mtok is not None:
         text, layout = _headline(found), _layout(cost)
-        hourly = f", {format_usd((server.opened or cost).gpus * usd_per_hour)} an hour" if priced else ""
+        hourly = f", {format_usd((found.opened or cost).gpus * usd_per_hour)} an hour"
         write_line(console, text + (f" ({layout})" if layout else "") + hourly, bold=len(text))
     for text in _basis(found):
         write_paragraph(console, text)
-    surely = found.missed and not found.missed.stricter_s and found.missed.kept
-    write_table(console, cost_table(cost, priced=priced, kept=surely.cost if surely else None))
+    write_table(console, cost_table(cost))
     for load in _loads(found):
         write_line(console)
         for text in load:
@@ -69,52 +67,43 @@ def show_cost(console: Console, found: Priced) -> None:
 
 def _basis(found: Priced) -> Iterator[str]:
     """Paragraphs on limits that are missed, the model, its requests, and what the price is of."""
-    server, cost, deployment = found.server, found.server.cost, found.server.deployment
-    if found.missed is not None:
-        yield _missed(found, found.missed)
+    cost, deployment = found.cost, found.deployment
+    if found.late_s:
+        yield _missed(found)
     reserve = f"; reserve {format_bytes(cost.reserve_bytes)} per GPU" if cost.reserve_bytes else ""
     yield (
         f"{f'{found.model.name}: ' if found.published else ''}{format_count(cost.n_params_total)} parameters, "
         f"{format_count(cost.n_params_active)} active; weights {format_bytes(cost.weight_bytes)} in {found.weights_words()}; "
         f"KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB per token in {cache_format(deployment)}{reserve}"
     )
-    terms = found.serving.price_terms() if found.has_price else None
+    terms = found.serving.price_terms()
     hourly = f"{format_usd(float(deployment.usd_per_gpu_hour))} per GPU hour{f' ({terms})' if terms else ''}; "
     traffic = "" if found.serving.trace is None else f", {found.serving.traffic().source}"
     yield (
         f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens per request{traffic}; "
-        f"{hourly if found.has_price else ''}utilization {deployment.utilization:g}; latency from {latency_text(found.source)}"
+        f"{hourly}utilization {deployment.utilization:g}; latency from {latency_text(found.source)}"
     )
     usd_in, usd_out = cost.usd_per_input_mtok, cost.usd_per_output_mtok
-    full = cost.closed_loop is None and server.opened is None
-    if found.has_price and full and usd_in is not None and usd_out is not None:
+    full = cost.closed_loop is None and found.opened is None
+    if full and usd_in is not None and usd_out is not None:
         free = "prompt tokens add nothing (the host's time covers their work),"
         each = f"{format_usd(usd_in)} per million prompt tokens and" if usd_in else free
         yield f"separate prices: {each} {format_usd(usd_out)} per million output tokens"
-    known = accuracy_text(server.accuracy, deployment.gpu.name, uncompared(found.model, deployment, found.source))
-    yield f"Accuracy: {known}{ttft_doubt(server.accuracy, deployment.max_ttft_s)}"
-    if (
-        found.serving.calibrated
-        and found.has_price
-        and server.opened is None
-        and (fixed := found.calibrated) is not None
-    ):
+    known = accuracy_text(found.accuracy, deployment.gpu.name, uncompared(found.model, deployment, found.source))
+    yield f"Accuracy: {known}{ttft_doubt(found.accuracy, deployment.max_ttft_s)}"
+    if found.serving.calibrated and found.opened is None and (fixed := found.calibrated) is not None:
         within = f"nine of ten servings within {usd_range(fixed.interval)}"
         yield f"Calibrated: {format_usd(fixed.usd_per_mtok)} per million output tokens; {within}"
 
 
 def _headline(found: Priced) -> str:
-    """Dollars, or tokens a second where there is no price, and the GPUs of the server."""
-    cost, opened, gpu = found.server.cost, found.server.opened, found.server.deployment.gpu.name
-    usd = (
-        f"{format_usd(found.server.loaded.usd_per_mtok or 0.0)} per million output tokens on "
-        if found.has_price
-        else ""
-    )
+    """Dollars, and the GPUs of the server."""
+    gpu, loop, opened = found.deployment.gpu.name, found.cost.closed_loop, found.opened
+    usd = f"{format_usd(found.loaded.usd_per_mtok or 0.0)} per million output tokens on "
     if opened is not None:
         return f"{usd}{opened.gpus} x {gpu} at {plural(opened.requests_per_s, 'request')} a second"
-    clients = "" if cost.closed_loop is None else f" for {plural(cost.closed_loop.concurrency or 0, 'client')}"
-    return f"{usd or f'{_tokens_s(cost):,.0f} output tokens/s on '}{cost.gpus} x {gpu}{clients}"
+    clients = "" if loop is None else f" for {plural(loop.concurrency or 0, 'client')}"
+    return f"{usd}{found.cost.gpus} x {gpu}{clients}"
 
 
 def _layout(cost: Cost) -> str:
@@ -127,12 +116,12 @@ def _layout(cost: Cost) -> str:
 
 def _loads(found: Priced) -> Iterator[list[str]]:
     """Paragraphs on each load of a server that was asked about."""
-    gpu, host = found.server.deployment.gpu.name, found.serving.host
-    closed, opened, apart, burst = found.server.cost.closed_loop, found.server.opened, found.apart, found.burst
+    gpu, host = found.deployment.gpu.name, found.serving.host
+    closed, opened, apart, burst = found.cost.closed_loop, found.opened, found.apart, found.burst
     loops = list[str]()
 
     def usd(value: float, per: str) -> str:
-        return f", {format_usd(value)} per {per}" if found.has_price else ""
+        return f", {format_usd(value)} per {per}"
 
     if closed is not None:
         later, highest = (format_seconds(seconds or 0.0) for seconds in (closed.plateau_ttft_s, closed.p99.ttft_s))
@@ -155,17 +144,14 @@ def _loads(found: Priced) -> Iterator[list[str]]:
         yield loops
     if apart is not None:
         prefill, decode = map(_workers, (apart.prefill, apart.decode))
-        most, at, fails = "", f"{LOAD:.0%} of this throughput", ""
+        most, at = "", f"{LOAD:.0%} of this throughput"
         ttft, tpot = (f", {format_seconds(s or 0.0)} at the 99th" for s in (apart.p99.ttft_s, apart.p99.tpot_s))
         if apart.keeps_rate:
             at = f"{plural(apart.requests_per_s, 'request')} per second"
-        elif opened is not None:
-            asked = f"{plural(opened.requests_per_s, 'request')} per second within the limits"
-            fails = f", which do not keep {asked}; at {apart.requests_per_s:.3g} per second, their most"
         if apart.percentile is not None:
             most, ttft, tpot, at = "<= ", "", "", f"{at}, for {apart.percentile:g}% of requests"
         yield [
-            f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}{fails}, {apart.throughput_tok_s:,.0f} output "
+            f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
             f"tokens/s{usd(apart.usd_per_mtok, 'million output tokens')}. Prefill: {prefill}, TTFT "
             f"{most}{format_seconds(apart.ttft_s)} ({format_seconds(apart.transfer_s)} for the transfer of the KV cache)"
             f"{ttft and f'{ttft} percentile'}. Decode: {decode}, batch {apart.decode.batch:,.0f} each, "
@@ -196,24 +182,11 @@ def _percentiles(run: Answer, name: str) -> str:
     return f"{format_seconds(median)} median, {format_seconds(high)} at the 99th percentile"
 
 
-def _missed(found: Priced, missed: Missed) -> str:
-    """Which limits the answer misses by the known error of its kind, and the cheapest server found that keeps them."""
-    times = " and ".join(f"{name} ({format_seconds(s)})" for name, s in missed.times_s.items())
-    text = (
-        f"By the error of its kind, {_server(found.server.cost, found.server.opened)} would miss the limit of {times}"
-    )
-    if (kept := missed.kept) is not None:
-        stated = " ".join(f"{option} {format_seconds(s).replace(' ', '')}" for option, s in missed.stricter_s.items())
-        usd = f", {format_usd(kept.usd_per_mtok)}" if found.has_price else ""
-        keeps = f"{_server(kept.cost, kept.opened)}{f' at {stated}' if stated else ''}{usd}"
-        return f"{text}; the cheapest that would keep it: {keeps}."
-    if found.server.opened is not None:
-        return f"{text}."
-    alone = len(found.server.cost.candidates or ()) < 2
-    others, more = ("", "more --gpus") if alone else (", as would all others", "a larger --max-gpus")
-    deployment = found.server.deployment
-    fp8 = weight_format(deployment) == "bf16" and deployment.gpu.fp8_flops_per_s
-    return f"{text}{others}; {more}{' or --weights fp8' if fp8 else ''} may keep it."
+def _missed(found: Priced) -> str:
+    """Which limits the answer misses by the known error of its kind, and how to ask for what keeps them."""
+    times = " and ".join(f"{name} ({format_seconds(s)})" for name, s in found.late_s.items())
+    text = f"By the error of its kind, {_server(found.cost, found.opened)} would miss the limit of {times}"
+    return f"{text}; {found.stricter} asks for what would keep it."
 
 
 def _server(c: Cost, opened: OpenLoop | None = None) -> str:
@@ -224,11 +197,8 @@ def _server(c: Cost, opened: OpenLoop | None = None) -> str:
     return plural(c.gpus, "GPU") + copies + groups
 
 
-def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> Table:
-    """Each GPU count that was looked at, in the closed loop where there is one; without dollars where there is no price.
-
-    `kept` is marked as the one that keeps the limits by the known error of its kind.
-    """
+def cost_table(cost: Cost) -> Table:
+    """Each GPU count that was looked at, in the closed loop where there is one."""
     looked_at = cost.candidates or (cost,)
     closed = cost.closed_loop is not None
     rows = [c for c in looked_at if (c.closed_loop if closed else c.batch) is not None and c.usd_per_mtok is not None]
@@ -237,8 +207,8 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
     def of(c: Cost) -> Cost | Answer:
         return c.closed_loop or c
 
-    def layout(c: Cost | None) -> object:
-        return c and (c.gpus, c.replicas, c.attention_dp)
+    def layout(c: Cost) -> object:
+        return c.gpus, c.replicas, c.attention_dp
 
     def gpus(c: Cost) -> str:  # with replicas where these differ: 6 = 3 x 2
         one = gpus_text(c.gpus_per_replica if many else c.gpus, c.attention_dp)
@@ -251,17 +221,15 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
         words = {
             "<- cheapest": layout(c) == layout(cost),
             "breaks a limit": c.closed_loop is not None and not c.closed_loop.meets_limits,
-            "<- by known error": layout(c) == layout(kept),
         }
         return ", ".join(word for word, holds in words.items() if holds)
 
     limited: Cell[Cost] = (Column("batch limited by", text=True), limited_by)
     if closed:
         limited = (Column("request time", rank=2), lambda c: format_seconds(getattr(of(c), "e2e_s", 0.0)))
-    usd: Cell[Cost] = (Column("$/Mtok"), lambda c: format_usd(of(c).usd_per_mtok or 0.0))
     cells: tuple[Cell[Cost], ...] = (
         (Column("GPUs"), gpus),
-        *((usd,) if priced else ()),
+        (Column("$/Mtok"), lambda c: format_usd(of(c).usd_per_mtok or 0.0)),
         (Column("batch"), lambda c: f"{of(c).batch:.0f}"),
         (Column("output tok/s"), lambda c: f"{_tokens_s(c):,.0f}"),
         (Column("TTFT"), lambda c: format_seconds(of(c).ttft_s or 0.0)),
