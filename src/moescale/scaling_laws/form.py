@@ -176,8 +176,9 @@ class LawForm:
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n), by complex steps."""
-        in_n = self.log_loss(theta, replace(x, ln_n=x.ln_n + 1j * STEP)).imag / STEP
-        return in_n, self.log_loss(theta, replace(x, ln_d=x.ln_d + 1j * STEP)).imag / STEP
+        with np.errstate(invalid="ignore"):  # where there is no model its size is NaN
+            in_n = self.log_loss(theta, replace(x, ln_n=x.ln_n + 1j * STEP)).imag / STEP
+            return in_n, self.log_loss(theta, replace(x, ln_d=x.ln_d + 1j * STEP)).imag / STEP
 
     def basis(self, shape: FloatArray, x: Inputs) -> FloatArray:
         """What the amplitudes multiply, offset included, (..., n, k), at shape parameters (..., s)."""
