@@ -111,11 +111,6 @@ def nearest_score(scores: Mapping[str, float], accuracy: float, *, at_least: boo
     return min(good or scores.items(), key=lambda each: abs(each[1] - accuracy))
 
 
-def known_name(model: str) -> str:
-    """The name by which `cost` and --match know a model of the table of scores."""
-    return model.lower().replace(" ", "-")
-
-
 def letters(task: str) -> dict[str, float]:
     """Scores of the released models where the answer is a letter, as model cards have it; empty where none were published."""
     return {} if task == AVERAGE else _table()["task"][task].get("letters", {})
