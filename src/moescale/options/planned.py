@@ -384,10 +384,8 @@ class PlanRequest:
             ordered = compared.in_order(alike, PLANNED_SHAPE, by_loss=by_loss)
             best = ordered[0].shape
             if best in plans:
-                stated = (self.bounds.experts, self.bounds.train_gpus) != (
-                    None,
-                    None,
-                )  # which a shape may not have or fit
+                # Stated counts and training GPUs, which a shape may not have or fit.
+                stated = (self.bounds.experts, self.bounds.train_gpus) != (None, None)
                 notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if stated]
                 beside = tuple(ordered) if len(ordered) > 1 else ()
                 plan = replace(plans[best], shapes=beside, warnings=(*notes, *plans[best].warnings))
