@@ -154,8 +154,8 @@ def profile(
         version = ""
         for number, (key, (model, point)) in itertools.product(range(1, rounds + 1), work.items()):
             row = rows.get(key, point)
-            wanted = key not in done if row.status == FAILED else row.status == OK and len(row.rounds_s) < number
-            if not wanted:
+            wanted = {FAILED: key not in done, OK: len(row.rounds_s) < number}
+            if not wanted.get(row.status, False):
                 continue
             version = version or _version(vllm)
             others = {row.engine_version for row in rows.values() if row.gpu == point.gpu} - {version}

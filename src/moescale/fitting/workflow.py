@@ -107,9 +107,10 @@ def fit_runs(
 def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: Progress) -> FittedLaw:
     family, remarks = (how.family, list[str]()) if how.family else canonical.family_of(runs)
     family = with_convention(family, "exact")  # the paper's count is of its own figures
-    form = find_form(form) if isinstance(form, str) and form != auto.NAME else form
-    under_prior = form == pooled2026.FORM or (form == auto.NAME and (how.prior or _left_to_prior(runs, family)))
-    if how.starts == "paper" and (under_prior or isinstance(form, str)):
+    chosen_by_auto = form == auto.NAME
+    form = find_form(form) if isinstance(form, str) and not chosen_by_auto else form
+    under_prior = form == pooled2026.FORM or (chosen_by_auto and (how.prior or _left_to_prior(runs, family)))
+    if how.starts == "paper" and (under_prior or chosen_by_auto):
         by_auto = f"{auto.NAME} compares forms in their physical boxes by the default search"
         what = f"{pooled2026.FORM.name} is fitted under its prior" if under_prior else by_auto
         raise InputError(what, where="--starts", next_step="name another form with --law")
@@ -163,14 +164,15 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     notes = (*runs.warnings, *remarks, *notes, *result.fit.warnings)
     found = replace(result.fit, warnings=notes)
     about = _about(runs, replace(how, prior=law))
+    evidence = about.pop("evidence")
     held = {"prior_mean": found.theta.tolist(), "prior_covariance": result.covariance.tolist()}
-    of_member: dict[str, Any] = about | {"name": form.name, "evidence": about["evidence"] | held}
+    of_member: dict[str, Any] = about | {"name": form.name, "evidence": evidence | held}
     member = fitted_law(found, canonical.law_family(form, family), draws=result.draws, **of_member)
     member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, found.fit_range["experts"][1]))
-    about["evidence"] |= {"law": form.name, "n_runs": found.n_runs}
+    evidence |= {"law": form.name, "n_runs": found.n_runs}
     fitted = combine(
         [Member(member, 1.0)], family=family, fit_range=fit_range(canonical.sizes_in_family(runs, family)), notes=notes,
-        run_noise=result.run_noise, drift=DRIFT, draws=len(result.draws), **about,
+        run_noise=result.run_noise, drift=DRIFT, draws=len(result.draws), evidence=evidence, **about,
     )  # fmt: skip
     intervals = parameter_intervals(found, result.draws)
     masks = auto.inner_splits(canonical.sizes_in_family(runs, family), FEWEST_UNDER_PRIOR).values()
@@ -182,11 +184,11 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     family, measured = canonical.with_vocabulary_of(family, runs), runs.loss
     ln_loss, unit = canonical.without_unit(measured)
     runs = replace(runs, loss=np.exp(ln_loss))
-    letters = _candidates(runs, how, family)
-    arrays = [own for _, own, _ in letters]
+    candidates = _candidates(runs, how, family)
+    arrays = [own for _, own, _ in candidates]
     fits: list[Fit] = []
-    for i, (form, own, _) in enumerate(letters):
-        report(f"fit {form.name}", i / len(letters))
+    for i, (form, own, _) in enumerate(candidates):
+        report(f"fit {form.name}", i / len(candidates))
         fits.append(fit_arrays(form, own, starts=how.starts, search=auto.SEARCH))
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
     in_family = canonical.sizes_in_family(runs, family)
@@ -205,12 +207,12 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         of_member: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
         members.append(Member(fitted_law(found, canonical.law_family(found.form, family), **of_member), weight))
     winner = int(np.argmax(choice.weights))
-    best, own = fits[winner], replace(arrays[winner], loss=measured)
+    best, best_runs = fits[winner], replace(arrays[winner], loss=measured)
     best = replace(best, theta=canonical.in_unit(best.form, best.theta, unit))
     then = "is left out of the ensemble" if sound.any() else "stays in the ensemble, since no form extrapolates better"
-    remarks += table_remarks(best.form, residuals(best, own), runs)
+    remarks += table_remarks(best.form, residuals(best, best_runs), runs)
     remarks += [f"{found.form.name} {then}: it {fault}" for found, fault in zip(fits, faults, strict=True) if fault]
-    notes = [*runs.warnings, *remarks, *letters[winner][2]]
+    notes = [*runs.warnings, *remarks, *candidates[winner][2]]
     if not choice.splits:
         alone = f"only {best.form.name}, the form with the fewest parameters, is fitted"
         shared = "the forms have equal weights, and their ranking is unknown"
@@ -225,11 +227,11 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     about["evidence"] |= {"law": auto.NAME}
     about |= {"notes": warnings, "run_noise": choice.run_noise, "drift": choice.drift}
     if family.n_counts == "total":  # no other law can be asked in these letters
-        return FittedLaw(replace(leading, **about), best, intervals, own, chosen)
+        return FittedLaw(replace(leading, **about), best, intervals, best_runs, chosen)
     ranges = {key: ends for member in members for key, ends in member.law.fit_range.items()}
     ranges |= fit_range(in_family)
     law = combine(members, family=family, fit_range=ranges, draws=max(how.bootstrap, DRAWS), **about)
-    return FittedLaw(law, best, intervals, own, chosen)
+    return FittedLaw(law, best, intervals, best_runs, chosen)
 
 
 def _candidates(runs: RunTable, how: FitSettings, family: ModelFamily) -> list[tuple[LawForm, RunArrays, list[str]]]:

@@ -103,7 +103,9 @@ def as_mapping(value: object, where: str) -> Mapping[str, Any]:
 def _explained(model: type[BaseModel], error: Any, where: str) -> InputError:
     loc, kind, value = list(error["loc"]), error["type"], error["input"]
     key = ""
-    if kind in ("missing", "extra_forbidden") or not (isinstance(value, dict) or kind in ("model_type", "dict_type")):
+    of_a_key = kind in ("missing", "extra_forbidden")
+    names_a_table = not of_a_key and (isinstance(value, dict) or kind in ("model_type", "dict_type"))
+    if not names_a_table:
         while loc and isinstance(loc[-1], int):  # an entry of a list of plain values
             loc.pop()
         key = str(loc.pop()) if loc else ""

@@ -60,11 +60,15 @@ class Pass:
             return self
         groups = np.asarray(self.attention_dp, dtype=np.float64)
 
-        def most(number: Real | None) -> Real | None:
+        def of_busiest(number: Real | None) -> Real | None:
             return None if number is None else np.maximum(number / groups, np.minimum(number, 1.0))
 
         return replace(
-            self, gpus=self.gpus / groups, batch=most(self.batch), prompts=most(self.prompts), attention_dp=1.0
+            self,
+            gpus=self.gpus / groups,
+            batch=of_busiest(self.batch),
+            prompts=of_busiest(self.prompts),
+            attention_dp=1.0,
         )
 
     @property

@@ -91,19 +91,20 @@ def _nearest(
 ) -> tuple[str, float, float]:
     """Cache type with its bytes an element, one of `types`, and head dimension of the nearest kernel that was measured: by head dimension first."""
     found = [
-        (abs(float(np.log(dim / head_dim))), order, kind, measured_bytes, dim)
+        ((abs(float(np.log(dim / head_dim))), order), (kind, measured_bytes, dim))
         for order, (kind, measured_bytes) in enumerate(types)
         for dim, window in attention_kinds(system, engine, version, stage, kind)
         if window == 0.0
     ]
     if not found:
         raise InputError(f"no attention was measured on {system}", where="silicon", next_step=ROOFLINE)
-    return min(found)[2:]
+    return min(found)[1]
 
 
 def attention_s(card: Card, op: Attention, model: Architecture, module: Module | None, a: Pass) -> Real:
     """Seconds of the attention of layers whose heads are alike, with the kernels around it; `module`: of sparse latent attention."""
-    heads, latent, total_s, launches = np.maximum(op.heads, 1.0), is_latent(model), 0.0, 0.0
+    heads, latent = np.maximum(op.heads, 1.0), is_latent(model)
+    total_s, launches = 0.0, 0.0
     if some(op.gate):
         gates = op.heads * np.asarray(op.gate)
         gated_s = card.elementwise_s(a.tokens * (ACTIVATION_BYTES * (2.0 * op.heads * op.head_dim + gates)))
@@ -135,13 +136,14 @@ def attention_s(card: Card, op: Attention, model: Architecture, module: Module |
 
 
 def _grouped_s(card: Card, a: Stage, op: Attention) -> Real:
-    full_s, local = _layer_s(card, a, op), np.asarray(op.window_layers, dtype=np.float64)
-    if not np.any(local > 0):
+    """Seconds of all layers: those with a window by their window, the others by the full context."""
+    full_s, windowed = _layer_s(card, a, op), np.asarray(op.window_layers, dtype=np.float64)
+    if not np.any(windowed > 0):
         return op.layers * full_s
-    total_s = (op.layers - local) * full_s
-    sizes = np.broadcast_to(np.asarray(op.window, dtype=np.float64), local.shape)
-    for window in np.unique(sizes[local > 0]):
-        layers = np.where(sizes == window, local, 0.0)
+    total_s = (op.layers - windowed) * full_s
+    sizes = np.broadcast_to(np.asarray(op.window, dtype=np.float64), windowed.shape)
+    for window in np.unique(sizes[windowed > 0]):
+        layers = np.where(sizes == window, windowed, 0.0)
         window_s = _layer_s(card, a, op, float(window))
         # What the window holds is attention to everything, of which more was measured.
         total_s = total_s + layers * np.where(np.asarray(a.tokens) + a.prefix <= window, full_s, window_s)
@@ -156,12 +158,14 @@ def _layer_s(card: Card, a: Stage, op: Attention, window: float = 0.0) -> FloatA
     that was measured.
     """
     prompts, kv_heads, wanted_bytes = a.name == "context", np.maximum(op.kv_heads, 1.0), card.kv_bytes_per_element
-    met, after_prefix = a.tokens, bool(np.any(np.asarray(a.prefix) > 0))
+    attended, after_prefix = a.tokens, bool(np.any(np.asarray(a.prefix) > 0))
     if prompts and (window or after_prefix):
         within = max(window, 1.0) if window else math.inf
-        met = np.sqrt(2.0 * (causal_pairs(np.asarray(a.tokens) + a.prefix, within) - causal_pairs(a.prefix, within)))
+        attended = np.sqrt(
+            2.0 * (causal_pairs(np.asarray(a.tokens) + a.prefix, within) - causal_pairs(a.prefix, within))
+        )
     elif window:
-        met = np.minimum(a.tokens, max(window, 1.0))
+        attended = np.minimum(a.tokens, max(window, 1.0))
     types = ((BF16, 2.0),)
     if wanted_bytes < WIDE_BYTES:
         types = (("fp8", 1.0), *types)
@@ -171,11 +175,11 @@ def _layer_s(card: Card, a: Stage, op: Attention, window: float = 0.0) -> FloatA
     measured = (head_dim, window) in attention_kinds(*card.tables, a.name, kind) and not after_prefix
     grid = attention_grid(*card.tables, a.name, kind, head_dim, window if measured else 0.0)
     side_by_side = np.minimum(kv_heads, MOST_KV_HEADS)
-    sizes = (side_by_side, a.heads / kv_heads, a.batch * (kv_heads / side_by_side), a.tokens if measured else met)
+    sizes = (side_by_side, a.heads / kv_heads, a.batch * (kv_heads / side_by_side), a.tokens if measured else attended)
     seconds = grid.seconds(*sizes) * (op.head_dim / head_dim)  # time is in proportion to the head dimension
-    elements = 2.0 * a.batch * kv_heads * op.head_dim * met
-    meets = 2.0 * np.asarray(met, dtype=np.float64) ** 2 if prompts else 4.0 * met
-    flops = meets * a.batch * np.asarray(a.heads) * op.head_dim
+    elements = 2.0 * a.batch * kv_heads * op.head_dim * attended
+    multiplied = 2.0 * np.asarray(attended, dtype=np.float64) ** 2 if prompts else 4.0 * attended
+    flops = multiplied * a.batch * np.asarray(a.heads) * op.head_dim
     if prompts:  # whose own keys and values are not read from the cache
         measured_bytes = wanted_bytes = ACTIVATION_BYTES
     arithmetic = "fp8" if kind == FP8_FP8 else BF16

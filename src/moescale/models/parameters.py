@@ -45,7 +45,8 @@ class ParameterCount:
 STATE_FLOPS = 6.0  # of a linear layer a token and element of its state: read by the key, updated, read by the query
 # Which number of a ParameterCount, and which field of Quantised, a part of the operations belongs to; the others by their name.
 _COUNTED = {"states": "attention", "indexer": "attention", "expert_projection": "router", "residual": "router"}
-NAMES = ("attention", "dense_ffn", "shared_experts", "router", "norms", "experts", "active_experts", "lm_head")
+OF_EVERY_TOKEN = ("attention", "dense_ffn", "shared_experts", "router", "norms")
+NAMES = (*OF_EVERY_TOKEN, "experts", "active_experts", "lm_head")
 
 
 def _with_parameters(a: Architecture) -> Iterator[Product | Vectors]:
@@ -64,7 +65,7 @@ def count_parameters(architecture: Architecture) -> ParameterCount:
         if isinstance(op, Product) and op.part == "experts":
             parts["active_experts"] = parts["active_experts"] + op.met_params + op.times * op.met * op.bias
     parts["embedding"] = parts.pop("lm_head") * (1.0 if architecture.tied_embeddings else 2.0)
-    rest = parts["embedding"] + sum(parts[name] for name in NAMES[:5])
+    rest = parts["embedding"] + sum(parts[name] for name in OF_EVERY_TOKEN)
     parts |= {"total": rest + parts["experts"], "active": rest + parts["active_experts"]}
     whole = shape_of(architecture)
     return ParameterCount(**{name: np.array(np.broadcast_to(part, whole)) for name, part in parts.items()})

@@ -108,11 +108,12 @@ def choose_launch(
     recipe, why, stated = launch.recipe(model, tokens), "the stated number", gpus is not None
     if gpus is None:
         gpus, why = _count(model, recipe, gpu, launch, mfu)
-    tried, of_gpus = launch.for_gpus(recipe, gpus), launch.recipe(model, tokens, gpus)
-    found, near = _fastest(model, tried, gpu, gpus, launch), tried.batch_sequences == of_gpus.batch_sequences
-    if stated and not near and found is None:
-        found, near = _fastest(model, of_gpus, gpu, gpus, launch), True
-    recipe = of_gpus if near else recipe
+    shared = launch.recipe(model, tokens, gpus)  # whose batch the GPUs divide
+    tried = launch.for_gpus(recipe, gpus)  # the same where that is near the rule's
+    found = _fastest(model, tried, gpu, gpus, launch)
+    if found is None and stated:
+        tried, found = shared, _fastest(model, shared, gpu, gpus, launch)
+    recipe = shared if tried.batch_sequences == shared.batch_sequences else recipe
     if found is None:
         raise _does_not_fit(model, recipe, gpu, launch.trainer, gpus)
     split, step, fitting = found
@@ -138,7 +139,7 @@ def choose_launch(
 def _fastest(model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, launch: Launch) -> Fastest | None:
     """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none."""
     ways = splits(model, recipe, gpus, launch.trainer)
-    # Layers are recomputed only where the same split does not fit without it.
+    # `ways` are all splits, then all again with layers recomputed, which is done only where the same split does not fit without.
     plain, again = np.reshape(memory_of(model, recipe, gpu, ways, launch.trainer).fits, (2, -1))
     fitting = np.concatenate([plain, again & ~plain])
     if not fitting.any():
@@ -168,30 +169,30 @@ def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:
 
 def _count(model: Architecture, recipe: Recipe, gpu: Gpu, launch: Launch, mfu: float | None) -> tuple[int, str]:
     """How many GPUs a run takes where nobody says it, and why."""
-    flops, most = _flops(model, recipe), float(catalogue.read("export.toml")["choice"]["days"])
+    flops, most_days = _flops(model, recipe), float(catalogue.read("export.toml")["choice"]["days"])
     # No step keeps up more than large products do.
-    share = mfu or products_flops_per_s(gpu, launch.precision) / gpu.bf16_flops_per_s
-    least = math.ceil(_days(flops, gpu, 1, share) / most)
-    reached: dict[int, float] = {}  # MFU by GPUs, from the fewest that are in time to twice as many
-    for n in (n for n in gpu_counts() if n >= least):
-        if reached and n > 2 * min(reached):
+    best_mfu = mfu or products_flops_per_s(gpu, launch.precision) / gpu.bf16_flops_per_s
+    least_gpus = math.ceil(_days(flops, gpu, 1, best_mfu) / most_days)
+    mfu_by_gpus: dict[int, float] = {}  # from the fewest that are in time to twice as many
+    for n in filter(lambda n: n >= least_gpus, gpu_counts()):
+        if mfu_by_gpus and n > 2 * min(mfu_by_gpus):
             break
         found = _fastest(model, launch.for_gpus(recipe, n), gpu, n, launch)
-        if found and (reached or _days(flops, gpu, n, mfu or found[1].mfu) <= most):
-            reached[n] = mfu or found[1].mfu
-    if reached:
+        if found and (mfu_by_gpus or _days(flops, gpu, n, mfu or found[1].mfu) <= most_days):
+            mfu_by_gpus[n] = mfu or found[1].mfu
+    if mfu_by_gpus:
         # A count that few splits divide, such as 3 x 2^n, wastes up to a third of the GPU hours.
-        best, fewest = max(reached.values()), min(reached)
-        count = next(n for n, share in reached.items() if share >= best * (1.0 - WORTH))
+        best, fewest = max(mfu_by_gpus.values()), min(mfu_by_gpus)
+        count = next(n for n, reached in mfu_by_gpus.items() if reached >= best * (1.0 - WORTH))
         if count == fewest:
-            return count, f"the smallest number that holds the run and ends within {most:g} days"
-        return count, f"it takes fewer GPU hours than {fewest}, the smallest number that ends within {most:g} days"
+            return count, f"the smallest number that holds the run and ends within {most_days:g} days"
+        return count, f"it takes fewer GPU hours than {fewest}, the smallest number that ends within {most_days:g} days"
     recipes = ((n, launch.for_gpus(recipe, n)) for n in reversed(gpu_counts()))
     fitting = ((n, tried) for n, tried in recipes if fits(model, tried, gpu, n, launch.trainer))
     alone = launch.for_gpus(recipe, 1)
     count, tried = next(fitting, (alone.batch_sequences, alone))
     batch = f"a batch of {tried.batch_sequences} sequences"
-    return count, f"the largest number that {batch} keeps busy; {most:g} days take more"
+    return count, f"the largest number that {batch} keeps busy; {most_days:g} days take more"
 
 
 def _does_not_fit(model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, gpus: int) -> InfeasibleError:
