@@ -6,7 +6,8 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.plan_file import parse_plan
 from moescale.planning.question import prepare
 from moescale.planning.search import Search
+from moescale.planning.shapes import ShapeChoice, at_one_loss
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost
@@ -258,3 +260,12 @@ def test_of_all_shapes_near_a_size_the_few_that_are_priced_hold_the_best(limit: 
     else:
         kept = {shape: loss for shape, loss in zip(every, losses.tolist(), strict=True) if usd(shape) <= limit}
         assert min(kept[shape] for shape in few if shape in kept) <= 1.001 * min(kept.values())
+
+
+@given(st.floats(1.0, 1e9), st.floats(1e8, 1e14))
+def test_the_shape_of_the_lowest_loss_is_trained_on_for_nothing(usd: float, tokens: float) -> None:
+    model = SimpleNamespace(loss=2.0, n_params=1e9, experts=8.0, tokens=tokens)
+    question = SimpleNamespace(budget=SimpleNamespace(max_tokens=None, extra={}))
+    searches: Any = {"mixtral": SimpleNamespace(question=question, law=None)}
+    (found,) = at_one_loss([ShapeChoice("mixtral", cast(Any, model), usd)], searches)
+    assert found.usd_at_loss == usd  # to the last digit: what is repaid asks for it

@@ -95,6 +95,9 @@ def test_owned_hardware_costs_its_capital_over_its_hours_and_its_electricity() -
     ours = owned_usd_per_gpu_hour(300e3 / 8, power_w=10_200 / 8, **usual)
     recorded = next(each for each in prices() if (each.gpu, each.terms) == ("h100-sxm", "owned"))
     assert 0.5 < ours / recorded.usd_per_gpu_hour < 1.5
+    for wrong in ({"capital_usd": -1.0}, {"years": 0.0}, {"pue": 0.5}):
+        with pytest.raises(InputError, match="are no price"):
+            owned_usd_per_gpu_hour(**{"capital_usd": 3e4, "years": 5.0} | wrong)
 
 
 def test_the_reserve_is_the_median_of_the_text_logs() -> None:

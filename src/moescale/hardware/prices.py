@@ -57,11 +57,16 @@ def owned_defaults() -> dict[str, float]:
 
 
 def owned_usd_per_gpu_hour(
-    capital_usd: float, *, years: float, power_w: float, usd_per_kwh: float, pue: float
+    capital_usd: float, *, years: float, power_w: float = 0.0, usd_per_kwh: float = 0.0, pue: float = 1.0
 ) -> float:
     """Dollars of an hour of a GPU that one owns: capital_usd over the hours of its years, and electricity.
 
     capital_usd is of one GPU with its share of server and building, written off in a straight line; power_w what both draw
-    in use, times `pue` for cooling.
+    in use, times `pue` for cooling. Raises InputError for figures below 0, no years, or a pue below 1.
     """
+    if not (min(capital_usd, power_w, usd_per_kwh) >= 0.0 < years and pue >= 1.0):
+        what = f"{capital_usd:g} dollars over {years:g} years, {power_w:g} W at {usd_per_kwh:g} a kWh and a pue of {pue:g} are no price"
+        raise InputError(
+            what, where="owned hardware", next_step="give figures of 0 or more, years above 0, a pue from 1 on"
+        )
     return capital_usd / (HOURS_PER_YEAR * years) + power_w / 1e3 * usd_per_kwh * pue

@@ -107,10 +107,14 @@ class BoundOptions(TrainingOptions):
     match_experts: int | None = quantity("Baseline by its expert count, as --match E.", whole=True, panel=MODELS)
     against: str | None = considered("Published models to show, such as deepseek-v3:15T; default: the nearest.")
     objective: str | None = text("Goal: serve, quality, lifetime or loss.")
-    confidence: float | None = bounded("Required probability of reaching the loss; default: 0.8.", bounds.SHARE)
+    confidence: float | None = bounded(
+        "Required probability of reaching the loss; default: 0.8 of a law with draws of sources.", bounds.SHARE
+    )
     max_loss: float | None = bounded("Highest loss; replaces the baseline's loss.", bounds.LOSS)
     max_usd_per_mtok: float | None = bounded("Most dollars per million output tokens.", bounds.USD_PER_MTOK)
-    max_tokens: float | None = bounded("Most training tokens; default: the most published, 4 epochs.", bounds.TOKENS)
+    max_tokens: float | None = bounded(
+        "Most training tokens; default: the most published (with --unique-tokens 4 epochs).", bounds.TOKENS
+    )
     max_active_params: float | None = bounded("Most active parameters, without embeddings.", bounds.PARAMETERS)
     max_total_params: float | None = bounded("Most total parameters, without embeddings.", bounds.PARAMETERS)
     max_days: float | None = bounded("Most days of training on --train-gpus.", bounds.DAYS)

@@ -296,7 +296,7 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
     question, nearest, bounds = search.question, list[str](), size_bounds(search.question)
     law, further = search.law, list[str]()
     if only_experts(law) is None:
-        further = [f"{e:g}" for e in law.family.ladder if e not in question.experts and law.allows(e)]
+        further = [f"{e:g}" for e in law.family.ladder if e > max(question.experts) and law.allows(e)]
     steps = [f"allow {either(further)} experts"] if further else []
     goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
     sure = np.zeros(1)

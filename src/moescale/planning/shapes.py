@@ -128,7 +128,8 @@ def at_one_loss(choices: Iterable[ShapeChoice], searches: Mapping[str, Search]) 
         tokens, most, extra = model.tokens, budget.max_tokens, budget.extra
         if model.loss > least:
             tokens = float(tokens_at_loss(search.law, n, e, least, max_tokens=most, extra=extra)[0])
-        longer = (choice.training_usd or math.nan) * tokens / model.tokens
+        times = tokens / model.tokens  # 1 of the lowest loss, whose dollars stay as they are, to the last digit
+        longer = times * (choice.training_usd or math.nan)
         found.append(replace(choice, usd_at_loss=None if math.isnan(longer) else longer))
     return found
 

@@ -11,7 +11,7 @@ from moescale.errors import InfeasibleError
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.candidate import Candidate
 from moescale.planning.question import Question
-from moescale.planning.search import Search
+from moescale.planning.search import Search, size_bounds
 from moescale.scaling_laws.law import loss
 from moescale.training.choice import Launch
 from moescale.training.step_time import StepError
@@ -76,6 +76,9 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         because = f"with --max-tokens {format_count(budget.max_tokens)}"
         if budget.max_epochs is not None:
             because = f"with {budget.max_epochs:g} epochs (more: --max-tokens)"
+        usd = question.max_usd_per_mtok
+        others = [size_bounds(question), "" if usd is None else f"--max-usd-per-mtok {usd:g}"]
+        because = " and ".join(filter(None, (because, *others)))
     bill = price and price.bill(shape.architecture(), flops, model.tokens, gpus)
     days = bill.gpu_days / gpus if bill and gpus else None
     limits = ((days, question.max_days), (bill and bill.usd, question.max_training_usd))

@@ -143,8 +143,9 @@ def show_compared_models(
     beside = max((console.width - FACTS_WIDTH) // MODEL_WIDTH, 1)
     for at in range(0, len(models), beside):
         write_table(console, _compared_table(models[at : at + beside]))
-    write_line(console)
-    _listed(console, [*_break_even_lines(models), *_repaid_lines(models)])
+    if lines := [*_break_even_lines(models), *_repaid_lines(models)]:
+        write_line(console)
+        _listed(console, lines)
     trained = ""
     if training is not None:
         usd = format_usd(training.usd_per_gpu_hour)
@@ -201,7 +202,7 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
     if published := ", ".join(f"{c.name} in {c.train_precision} ({source})" for c, source in stated if source):
         notes.append(f"Training priced as trained: {published}; others in bf16; --train-precision states one for all")
     if unserved := reason_lines((c.name, c.infeasible) for c in models if c.infeasible):
-        notes += [*unserved, "--max-gpus allows more GPUs"]
+        notes += [*unserved, "--max-gpus allows more GPUs, --latency roofline has an answer for every batch"]
     said = [row for row in rows if any(text.strip("-") for text in row[1:])]
     return Table("", (Column("", text=True), *columns), said, notes=tuple(notes))
 
