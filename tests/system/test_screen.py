@@ -205,7 +205,7 @@ def test_no_lower_loss_is_left_at_a_price_that_does_not_depend_on_the_size() -> 
 
 @pytest.mark.fuzz
 def test_a_step_of_the_price_names_what_would_be_chosen_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("planning.plan", "views.tables.screen"):  # any higher price is a step
+    for module in ("planning.beside", "views.tables.screen"):  # any higher price is a step
         monkeypatch.setattr(f"moescale.{module}.PRICE_STEP", 1.0)
     asked = (*MIXTRAL, "--budget", "1.3e23", "--max-tpot", "20ms", *FAST, "--bootstrap", 20)
     step, there = answer_of(*asked)["faster_choice"], answer_of(*asked, "--max-tpot", "18ms")["recommendation"]

@@ -175,7 +175,6 @@ def test_fp8_beside_bf16_is_what_fp8_states(more: tuple[object, ...]) -> None:
     assert "fp8_usd" not in fp8["training"]
     words = " ".join(run(*asked, "--details").out.split())
     assert f"(fp8 {format_usd(fp8['training']['usd'])})" in words
-    assert f"fp8 products costs {format_usd(fp8['training']['usd'])}, " in words
 
 
 @pytest.mark.fuzz
@@ -302,7 +301,7 @@ def test_bounds_on_parameters_hold_for_lives(bound: str) -> None:
     assert max(model["n_params_active"] for model in models) <= 7e8 * (1.0 + 1e-6)
     if bound == "total":
         words = " ".join(run(*asked, *LIVES[bound], *ROOFLINE, *SMALL).out.split())
-        assert re.search(r"Unspent \d+% of the dollars: with --max-tokens 40T --max-active-params 700M allows", words)
+        assert re.search(r"Unspent \d+% of the dollars: with --max-tokens 40T and --max-active-params 700M", words)
 
 
 def test_a_life_out_of_the_bounds_on_parameters_names_its_loss() -> None:

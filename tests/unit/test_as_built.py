@@ -206,7 +206,8 @@ def test_the_command_line_prices_what_it_exported(tmp_path: Path) -> None:
         assert planned.code in (0, 1), planned.err
         if planned.code == 1:
             continue
-        model = json.loads(planned.out)["recommendation"]
+        plan = json.loads(planned.out)
+        model = plan.get("lifetime", plan)["recommendation"]  # which is exported
         priced = run("cost", "--config", str(folder / "config.json"), *serving, "--json")
         assert priced.code == 0, priced.err
         assert json.loads(priced.out)["usd_per_mtok"] == pytest.approx(model["usd_per_mtok"], rel=1e-9)
