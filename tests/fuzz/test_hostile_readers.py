@@ -39,7 +39,7 @@ READS = re.compile(
 FUZZED = """
 catalogue/__init__.py cli/decide.py models/hf_config.py io/files.py io/frames.py io/json_text.py io/toml.py hardware/gpus.py
 runs/importers/csv.py runs/importers/trainer.py scaling_laws/store.py planning/plan_file.py views/html/__init__.py
-serving/traffic.py experiments/corpus.py experiments/pack.py experiments/profile.py experiments/run.py
+experiments/corpus.py experiments/pack.py experiments/profile.py experiments/run.py
 experiments/settings.py experiments/sweep.py experiments/sweep_file.py web/app.py
 """
 NOT_FROM_OUTSIDE = {

@@ -74,9 +74,7 @@ class LawOptions(InputOptions, ChosenLaw):
 
     convention: str | None = text("Count of training FLOPs: paper, exact or dense; default: the law's.")
     top_k: int | None = quantity("Active experts per token; must be the law's, which is the default.", whole=True)
-    shape: str | None = text(
-        "Shape, or all; mixtral, fine-grained, deepseek or paper; default: the law's, or the best of some."
-    )
+    shape: str | None = text("Shape, or all; mixtral, fine-grained, deepseek or paper; default: the best or the law's.")
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
         """The law by its name (by `find`, where given), checked against what else is stated; InputError that names the option."""

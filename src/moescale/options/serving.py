@@ -58,7 +58,7 @@ class ServingOptions(Group):
     pue: float | None = priced("Owned hardware: power usage effectiveness of the site; default 1.56.", 1, 100)
     max_num_seqs: str | None = text("Most concurrent requests of a replica; default: vLLM's.", metavar="INT|none")
     max_ttft: float | None = seconds("Longest TTFT (time to first token), such as 500ms.")
-    max_tpot: float | None = seconds("Longest time per token, or none; default: 50ms in plan and compare-models.")
+    max_tpot: float | None = seconds("Longest time per token; default: 50ms, in cost none.")
     memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", SHARE, default=0.9)
     reserve: float | None = quantity("Memory of each GPU that is kept free; default: 1.5GiB.", RESERVED)
     utilization: float = quantity("Share of the maximum throughput that traffic uses.", SHARE, default=1.0)

@@ -448,7 +448,7 @@ def _check_reach(law: Law, question: Question) -> None:
         f"(X = {float(expansion(law.family, least)):.3g})",
         where="--experts",
         nearest=f"{math.floor(law.max_experts)}",
-        next_step="ask about fewer experts; `moescale laws` lists what other laws were fitted to",
+        next_step="ask about fewer experts, or give another --law (`moescale laws` lists them)",
     )
 
 

@@ -51,7 +51,7 @@ REASONS = (
     "the latency source has no answer",
     "a batch of one exceeds a latency limit",
     "the expert-parallel GPUs exceed the experts, or do not divide the GPU count",
-    "attention groups (--attention-dp) need a number of them that divides the GPU count, and a model with experts",
+    "attention groups (--attention-dp) need a model with experts, and a number that divides the GPU count",
     "the pipeline stages exceed the layers, or do not divide the GPU count",
 )
 MORE_ROOM = "allow more GPUs, take a GPU with more memory, fewer bytes a weight, or shorter requests"
