@@ -207,8 +207,9 @@ def test_the_command_line_prices_what_it_exported(tmp_path: Path) -> None:
         if planned.code == 1:
             continue
         plan = json.loads(planned.out)
-        model = plan.get("lifetime", plan)["recommendation"]  # which is exported
-        priced = run("cost", "--config", str(folder / "config.json"), *serving, "--json")
+        decides = plan if "recommendation" not in plan.get("lifetime", {}) else plan["lifetime"]
+        model, wider = decides["recommendation"], plan.get("wider_options", "").split()  # what it was planned with
+        priced = run("cost", "--config", str(folder / "config.json"), *serving, *wider, "--json")
         assert priced.code == 0, priced.err
         assert json.loads(priced.out)["usd_per_mtok"] == pytest.approx(model["usd_per_mtok"], rel=1e-9)
         shape, family = model["architecture"], find_law(law).family
