@@ -205,13 +205,13 @@ def test_the_stated_error_is_that_of_the_held_out_runs() -> None:
 def test_training_with_more_experts_reaches_less_of_peak_on_as_many_gpus_as_hold_them() -> None:
     law, timed = find_law("yun2024-recovered"), TrainingPrice(gpu=H100, usd_per_gpu_hour=2.0, mfu=0.4, timed=True)
     price = by_parts(timed, law, Budget(5.15e21), (1, 8, 64), gpus=64, vocab_size=None)
-    (one, dense), (_, _), (_, most) = price.rate
-    assert [experts for experts, _ in price.rate] == [1.0, 8.0, 64.0]
+    (one, dense), (_, _), (_, most) = price.mfu_by_experts
+    assert [experts for experts, _ in price.mfu_by_experts] == [1.0, 8.0, 64.0]
     assert 0.1 < most < dense < 0.6
-    assert price.mfu_at(np.array([1.0, 8.0, 64.0])).tolist() == pytest.approx([mfu for _, mfu in price.rate])
+    assert price.mfu_at(np.array([1.0, 8.0, 64.0])).tolist() == pytest.approx([mfu for _, mfu in price.mfu_by_experts])
     assert most < float(price.mfu_at(20.0)) < dense
     assert float(price.mfu_at(1000.0)) == most
-    few = by_parts(timed, law, Budget(5.15e21), (1, 64), gpus=8, vocab_size=None).rate
+    few = by_parts(timed, law, Budget(5.15e21), (1, 64), gpus=8, vocab_size=None).mfu_by_experts
     assert [experts for experts, _ in few] == [1.0, 64.0]  # which 8 GPUs do not hold
     assert few[0] != (one, dense)
     assert by_parts(timed, law, Budget(1e32), (64,), gpus=None, vocab_size=None) is timed
@@ -224,7 +224,7 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)
     timed = TrainingPrice(gpu=gpu, usd_per_gpu_hour=2.0, mfu=0.4, timed=True)
     price = by_parts(timed, law, budget, experts, gpus=64, vocab_size=None)
-    assert price.rate is not None
+    assert price.mfu_by_experts is not None
     asked = {"budget": budget, "experts": experts, "training": price, "train_gpus": 64.0, "draws": 0}
     question = Question(**asked, lifetime_tokens=1e12, objective="serve")  # pyright: ignore[reportArgumentType]
     plan = make_plan(law, question, deployment, Roofline(gpu))

@@ -210,7 +210,9 @@ class BoundOptions(TrainingOptions):
             found = by_parts(training, law, budget, experts, gpus=self.train_gpus, vocab_size=self.vocab_size)
         except MoescaleError:
             return training
-        return found if found.rate is None else replace(found, mfu=float(found.mfu_at(self._base_experts(law))))
+        return (
+            found if found.mfu_by_experts is None else replace(found, mfu=float(found.mfu_at(self._base_experts(law))))
+        )
 
     def matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names, or the dense model of the score that --target states."""
@@ -297,10 +299,10 @@ class BoundOptions(TrainingOptions):
 
     def _base_flops(self, training: TrainingPrice, law: Law, budget: Budget) -> float | None:
         """What days or dollars buy the baseline, in bf16 whatever the others are trained in; None where FLOPs are stated."""
-        if training.rate is None:
+        if training.mfu_by_experts is None:
             return None
         if training.launch.precision != "bf16":
-            plain = replace(training, rate=None, launch=replace(training.launch, precision="bf16"))
+            plain = replace(training, mfu_by_experts=None, launch=replace(training.launch, precision="bf16"))
             training = self._by_parts(plain, law, budget, (self._base_experts(law),))
         own = replace(training, mfu=float(training.mfu_at(self._base_experts(law))))
         return own.flops_bought(*self._limits, self.budget)

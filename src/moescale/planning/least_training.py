@@ -42,9 +42,8 @@ class TargetSpend:
 
     chance: float
     highest_chance: float
-    model: Candidate | None = (
-        None  # none has it within the budget (else MOST_FLOPS) and the bounds, as far as models are served
-    )
+    # None: none has it within the budget (else MOST_FLOPS) and the bounds, as far as models are served.
+    model: Candidate | None = None
 
 
 def target_spend(search: Search) -> TargetSpend | None:

@@ -78,7 +78,7 @@ class LifeSearch:
         assert life is not None
         assert price is not None
         asked = cls(search, price, life, question.max_loss or search.base.loss, search.draws_at(question.max_loss))
-        if not asked.by_loss or price.rate is None:
+        if not asked.by_loss or price.mfu_by_experts is None:
             return asked
         gpus, vocab_size = question.n_train_gpus, question.vocab_size
         price = timed_on(price, search.law, asked.best(math.nan, sampled=True), gpus=gpus, vocab_size=vocab_size)

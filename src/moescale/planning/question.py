@@ -261,7 +261,7 @@ class Question:
         return Lifetime(
             served_tokens=self.lifetime_tokens,
             usd_per_flop=self.training.usd_per_flop,
-            usd_per_flop_at=None if self.training.rate is None else self.training.usd_per_flop_at,
+            usd_per_flop_at=None if self.training.mfu_by_experts is None else self.training.usd_per_flop_at,
             max_tokens=self.budget.max_tokens,
             max_usd_per_mtok=self.max_usd_per_mtok,
             extra=self.budget.extra,

@@ -58,7 +58,8 @@ class TrainingPrice:
     gpu: Gpu
     usd_per_gpu_hour: Annotated[float, POSITIVE]
     mfu: Annotated[float, Bound(0, 1, above=True)]
-    rate: tuple[tuple[float, float], ...] | None = None  # (experts, MFU), experts rising; None: `mfu` for every model
+    # (experts, MFU), experts rising; None: `mfu` for every model.
+    mfu_by_experts: tuple[tuple[float, float], ...] | None = None
     timed: bool = False  # whether a model that is built is priced by the parts of its own step, instead of by `mfu`
     launch: Launch = field(default_factory=Launch)  # of runs that are timed
 
@@ -71,16 +72,16 @@ class TrainingPrice:
         return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu)
 
     def mfu_at(self, experts: Real) -> FloatArray:
-        """The MFU with so many experts: between those of `rate` by ln E, beyond them as the nearest."""
-        if self.rate is None:
+        """The MFU with so many experts: between those known by ln E, beyond them as the nearest."""
+        if self.mfu_by_experts is None:
             return np.full(np.shape(experts), self.mfu)
-        counts, mfus = np.array(self.rate).T
+        counts, mfus = np.array(self.mfu_by_experts).T
         return np.asarray(np.interp(np.log(np.asarray(experts, float)), np.log(counts), mfus))
 
     def scaled(self, scale: float) -> TrainingPrice:
         """The price at so many times every MFU."""
-        mfus = self.rate and tuple((e, min(mfu * scale, 1.0)) for e, mfu in self.rate)
-        return replace(self, mfu=min(self.mfu * scale, 1.0), rate=mfus)
+        mfus = self.mfu_by_experts and tuple((e, min(mfu * scale, 1.0)) for e, mfu in self.mfu_by_experts)
+        return replace(self, mfu=min(self.mfu * scale, 1.0), mfu_by_experts=mfus)
 
     def usd_per_flop_at(self, experts: Real) -> FloatArray:
         """Dollars for one model FLOP of training models of so many experts."""
@@ -97,9 +98,9 @@ class TrainingPrice:
         self, days: float | None, gpus: float | None, usd: float | None, most: float | None
     ) -> tuple[tuple[float, float], ...]:
         """The same at the MFU of each expert count that was timed, as `Budget` takes them; () where one MFU is for all."""
-        if self.rate is None or (days, usd) == (None, None):
+        if self.mfu_by_experts is None or (days, usd) == (None, None):
             return ()
-        return tuple((e, replace(self, mfu=mfu).flops_bought(days, gpus, usd, most)) for e, mfu in self.rate)
+        return tuple((e, replace(self, mfu=mfu).flops_bought(days, gpus, usd, most)) for e, mfu in self.mfu_by_experts)
 
     def bill(self, model: Architecture, flops: float, tokens: float, gpus: int | None = None) -> TrainingBill:
         """What a built model's run of so many FLOPs and tokens costs, on `gpus` GPUs or as many as it takes.
@@ -143,7 +144,7 @@ def by_parts(
     vocab_size: int | None,
 ) -> TrainingPrice:
     """A price with the MFU by parts of the loss-optimal model of each expert count; as it is where one is stated or known."""
-    if not price.timed or price.rate is not None:
+    if not price.timed or price.mfu_by_experts is not None:
         return price
     best = loss_optimal(law, budget, np.unique(np.asarray(experts, float)))
     return timed_on(price, law, best, gpus=gpus, vocab_size=vocab_size)
@@ -156,7 +157,7 @@ def timed_on(
 
     They train on `gpus` GPUs; where these do not hold a model, and without a number, on as many as `choose_launch` takes.
     """
-    rate: list[tuple[float, float]] = []
+    found: list[tuple[float, float]] = []
     for e, n, d in zip(models.experts.tolist(), models.n_params.tolist(), models.tokens.tolist(), strict=True):
         if not math.isfinite(n) or e != round(e):
             continue
@@ -165,6 +166,6 @@ def timed_on(
         for tried in dict.fromkeys((gpus, None)):
             with suppress(InfeasibleError):
                 run = choose_launch(shape, d, price.gpu, price.launch, gpus=tried)
-                rate.append((e, flops / (price.gpu.bf16_flops_per_s * run.gpu_days * 86400.0)))
+                found.append((e, flops / (price.gpu.bf16_flops_per_s * run.gpu_days * 86400.0)))
                 break
-    return replace(price, rate=tuple(rate)) if rate else price
+    return replace(price, mfu_by_experts=tuple(found)) if found else price

@@ -363,9 +363,7 @@ def _open(plan: Plan) -> str:
 def _shapes(plan: Plan) -> str:
     """The best model of each other shape, with what training costs, also to the least loss of all shapes; empty without."""
     least, words, days = min((c.model.loss for c in plan.shapes), default=0.0), list[str](), days_per_usd(plan)
-    corrected = all(
-        choice.price_factor for choice in plan.shapes
-    )  # they were compared by the known errors of their kinds
+    corrected = all(choice.price_factor for choice in plan.shapes)  # compared by the known errors of their kinds
     for choice in plan.shapes[1:]:
         model, usd, likely = choice.model, choice.training_usd, choice.likely_usd_per_mtok if corrected else None
         price = format_usd(model.usd_per_mtok) + ("" if likely is None else f" (corrected {format_usd(likely)})")
